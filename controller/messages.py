@@ -5,7 +5,7 @@ is CLOCK_BOOTTIME of this controller, `wall_ns` its wall clock.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from msgspec.structs import astuple
 
 from controller.admission.eviction import Evictions
+from controller.explain.fit import PodFit
 from controller.explain.pod import AllocationTrace
 from controller.explain.stages import Stage
 from controller.fleet.enrollment import EnrolledGpu, QuarantineEntry
@@ -20,13 +21,13 @@ from controller.fleet.quarantine import PinChange, Shown, pin_changes
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
 from controller.ledger.record import Holder, HolderState, ShareGroup, key_of
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.placement.explanation import FitReport, NodeFit, Rejection
+from controller.placement.explanation import NodeFit, Rejection
 from controller.placement.node_verdict import Promise
-from controller.placement.requirements import Requirements, RequirementsInvalid, describe
+from controller.placement.requirements import RequirementsInvalid, describe
 from gpuwarden.audit.record import LogRecord
 from gpuwarden.evidence.use_rules import device_uuid
 from gpuwarden.moment import NS_PER_MS, NS_PER_S, rfc3339
-from gpuwarden.reasons import ReasonCode
+from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import fleet_pb2, placement_pb2
 
 # --- nodes and GPUs
@@ -269,22 +270,32 @@ def _denial(denial: QuarantineEntry) -> fleet_pb2.Denial:
 # --- verdicts of /filter and /prioritize about a pod
 
 
-def fit_message(
-    needs: Requirements | RequirementsInvalid, report: FitReport | None
-) -> fleet_pb2.FitPodResponse:
-    """All verdicts; `report` is None for a pod that is not managed."""
-    if isinstance(needs, RequirementsInvalid):
-        message = fleet_pb2.FitPodResponse(
-            guarded=True, code=ReasonCode.REQ_INVALID, detail=needs.detail()
-        )
-    else:
-        message = fleet_pb2.FitPodResponse(guarded=needs.managed, requirements=describe(needs))
-    if report is None:
-        return message
-    if report.pod_refusal is not None and not message.code:
-        message.code, message.detail = report.pod_refusal.code, report.pod_refusal.detail
-    message.fits.extend(_fit(fit) for fit in report.fits)
+def fit_message(pods: Sequence[PodFit]) -> fleet_pb2.FitPodResponse:
+    """All verdicts about an object's pods, at least one; the first refused pod gives the code."""
+    needs = pods[0].needs
+    lines = () if isinstance(needs, RequirementsInvalid) else describe(needs)
+    message = fleet_pb2.FitPodResponse(requirements=lines)
+    message.warnings.extend(dict.fromkeys(text for pod in pods for text in pod.warnings))
+    for pod in pods:
+        refusals = _against(pod)
+        message.guarded |= bool(refusals) or pod.report is not None
+        if refusals and not message.code:
+            texts = (refusals[0].detail, *(f"{x.code} {x.detail}" for x in refusals[1:]))
+            detail = "; ".join(texts)
+            message.code = refusals[0].code
+            message.detail = f"{pod.name}: {detail}" if pod.name else detail
+        if pod.report is not None:
+            message.fits.extend(_fit(fit, pod.name) for fit in pod.report.fits)
     return message
+
+
+def _against(pod: PodFit) -> tuple[Refusal, ...]:
+    if pod.refusals:
+        return pod.refusals
+    if isinstance(pod.needs, RequirementsInvalid):
+        return (Refusal(ReasonCode.REQ_INVALID, pod.needs.detail()),)
+    found = None if pod.report is None else pod.report.pod_refusal
+    return () if found is None else (found,)
 
 
 def unreadable_pod(error: str) -> fleet_pb2.FitPodResponse:
@@ -292,10 +303,12 @@ def unreadable_pod(error: str) -> fleet_pb2.FitPodResponse:
     return fleet_pb2.FitPodResponse(guarded=True, code=ReasonCode.REQ_INVALID, detail=error)
 
 
-def _fit(fit: NodeFit) -> fleet_pb2.Fit:
+def _fit(fit: NodeFit, pod: str) -> fleet_pb2.Fit:
+    message = fleet_pb2.Fit(node=fit.node, pod=pod)
     if fit.refusal is not None:
-        return fleet_pb2.Fit(node=fit.node, code=fit.refusal.code, detail=fit.refusal.detail)
-    message = fleet_pb2.Fit(node=fit.node, passes=True, score=fit.score)
+        message.code, message.detail = fit.refusal.code, fit.refusal.detail
+        return message
+    message.passes, message.score = True, fit.score
     if fit.promise is not None:
         message.guarantee = fit.promise.guarantee.value
         message.detail = limit_text(fit.promise)

@@ -607,8 +607,9 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ReasonCode.BYPASS_ANNOTATION: _Text(
             "The pod sets or changes an annotation or label that only gpuwarden may write, or "
             "that is fixed at creation.",
-            "Remove the key that the detail names; to require something else, create the pod "
-            "again; `kubectl apply --dry-run=server -f pod.yaml` checks it.",
+            "Remove the keys that the detail names (a copy of a managed pod has several); to "
+            "require something else, create the pod again; "
+            "`kubectl apply --dry-run=server -f pod.yaml` checks it.",
         ),
         ReasonCode.BYPASS_UNINJECTED: _Text(
             "The pod did not pass the mutating webhook, so nothing keeps other GPUs away from it.",

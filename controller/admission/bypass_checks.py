@@ -30,6 +30,7 @@ from controller.admission.gpu_supply import (
     NVIDIA,
     Supply,
     could_open_devices,
+    is_replaced,
     opens_devices,
     supply_of,
     supply_without_request,
@@ -63,7 +64,7 @@ class Case:
 
     def supply_of(self, container: AdmittedContainer) -> Supply:
         """Where the container's GPUs come from."""
-        return supply_of(container, self.needs, self.rules.resources, enforced=self.enforced)
+        return supply_of(container, self.needs, self.rules.resources)
 
 
 BypassCheck = Callable[[Case], Iterator[Refusal]]
@@ -77,10 +78,18 @@ _CDI: Final = tuple(prefix for prefix in RUNTIME_DEVICE_PREFIXES if "cdi" in pre
 
 
 def results(pod: AdmittedPod, granted: Granted | None = None) -> Iterator[Refusal]:
-    """Keys that only gpuwarden writes; it has, where the pod brings a reservation."""
+    """Keys that only gpuwarden writes; it has, where the pod brings a reservation.
+
+    One refusal names all that is to be removed: who copies a pod has every one of them.
+    """
     annotations = frozenset() if granted is not None else frozenset(pod.annotations)
-    for key in sorted(RESULT_KEYS & {*annotations, *pod.labels}):
-        yield Refusal(ReasonCode.BYPASS_ANNOTATION, f"{key} is not for a pod to bring")
+    found = sorted(RESULT_KEYS & {*annotations, *pod.labels})
+    if not found:
+        return
+    others = [CDI_ASSIGNMENT] if CDI_ASSIGNMENT in annotations else []
+    also = " and spec.nodeName" if pod.spec.node_name else ""
+    text = f"{', '.join((*found, *others))}: gpuwarden alone writes this; remove it{also}"
+    yield Refusal(ReasonCode.BYPASS_ANNOTATION, f"{text} (a copy of a managed pod has it)")
 
 
 def runtime_devices(case: Case) -> Iterator[Refusal]:
@@ -111,12 +120,11 @@ def environment(case: Case) -> Iterator[Refusal]:
 def environment_of(container: AdmittedContainer, supply: Supply) -> Iterator[Refusal]:
     """Of one container."""
     for entry in container.env or ():
-        if entry.name in DEVICE_VARIABLES and opens_devices(entry):
-            is_replaced = supply is Supply.REFERENCE and entry.name == NVIDIA
-            if not is_replaced:
-                text = f"container {shown(container.name)} sets {entry.name}"
-                yield Refusal(ReasonCode.BYPASS_ENV, text)
-    is_last = supply is Supply.KUBELET or supply is Supply.UNTOUCHED
+        stays = entry.name != NVIDIA or not is_replaced(entry, supply)
+        if stays and entry.name in DEVICE_VARIABLES and opens_devices(entry):
+            text = f"container {shown(container.name)} sets {entry.name}"
+            yield Refusal(ReasonCode.BYPASS_ENV, text)
+    is_last = supply is Supply.KUBELET
     if container.env_from and is_last and any(map(could_open_devices, container.env_from)):
         text = f"container {shown(container.name)} has envFrom without a prefix"
         yield Refusal(ReasonCode.BYPASS_ENV_FROM, text)
@@ -214,7 +222,7 @@ def mounts_of(container: AdmittedContainer) -> Iterator[Refusal]:
 
 def ephemeral(case: Case, known: frozenset[str]) -> Iterator[Refusal]:
     """Of the containers that are new: not in `known`, by name."""
-    supply = supply_without_request(case.needs, enforced=case.enforced)
+    supply = supply_without_request(case.needs)
     for container in case.pod.spec.ephemeral_containers or ():
         if container.name in known:
             continue

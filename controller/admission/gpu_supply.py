@@ -35,8 +35,6 @@ class Supply(Enum):
     """What the binding webhook writes into the pod's annotation: an `env` node."""
     NONE = auto()
     """Nobody may give it any: the image's default would show every card."""
-    UNTOUCHED = auto()
-    """Not managed: another container of a pod outside enforced namespaces."""
 
 
 def is_env_pod(needs: Requirements) -> bool:
@@ -45,13 +43,11 @@ def is_env_pod(needs: Requirements) -> bool:
 
 
 def supply_of(
-    container: AdmittedContainer,
-    needs: Requirements,
-    resources: Iterable[str],
-    *,
-    enforced: bool,
+    container: AdmittedContainer, needs: Requirements, resources: Iterable[str]
 ) -> Supply:
     """Where this container's GPUs come from; `resources` are the managed ones.
+
+    The container is one of a managed pod, or of an enforced namespace.
 
     An amount that is no number makes the pod's requirements invalid before anybody asks here.
     """
@@ -62,14 +58,12 @@ def supply_of(
         for each in resources:
             if requested(asked, each):
                 return Supply.KUBELET
-    return supply_without_request(needs, enforced=enforced)
+    return supply_without_request(needs)
 
 
-def supply_without_request(needs: Requirements, *, enforced: bool) -> Supply:
+def supply_without_request(needs: Requirements) -> Supply:
     """The same for a container that requests none, such as every ephemeral one (core/v1)."""
-    if is_env_pod(needs):
-        return Supply.REFERENCE
-    return Supply.NONE if enforced else Supply.UNTOUCHED
+    return Supply.REFERENCE if is_env_pod(needs) else Supply.NONE
 
 
 def wanted_variables(supply: Supply) -> tuple[str, ...]:
@@ -88,6 +82,16 @@ def is_ours(entry: Variable, supply: Supply) -> bool:
         return False
     reference = source.field_ref
     return reference.field_path == ASSIGNED_PATH and reference.api_version in {None, "", "v1"}
+
+
+def is_replaced(entry: Variable, supply: Supply) -> bool:
+    """Whether a pod's own entry that opens devices does not stay, so that it is no violation.
+
+    A copy of a pod without its annotations has the reference of the one it was made of: nobody
+    writes what that refers to.
+    """
+    is_left_over = supply is Supply.NONE and is_ours(entry, Supply.REFERENCE)
+    return supply is Supply.REFERENCE or is_left_over
 
 
 DEVICE_VARIABLES: Final = (

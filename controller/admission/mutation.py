@@ -6,7 +6,7 @@ toleration.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from controller.admission.gpu_supply import (
     VOID,
     Supply,
     is_ours,
+    is_replaced,
     opens_devices,
     supply_of,
     supply_without_request,
@@ -41,7 +42,7 @@ from controller.placement.keys import (
 )
 from controller.placement.pod import device_requests
 from controller.placement.requirements import Requirements
-from controller.placement.values import RequirementTextError
+from controller.placement.values import RequirementTextError, shown
 
 # --- hint labels, for a scheduler that does not ask the extender
 # Pods that ask for the same share a label; nodes have it while such a pod would pass there
@@ -127,7 +128,7 @@ def injection(
         for operation in _variables(
             ("spec", field, index, "env"),
             container,
-            supply_of(container, needs, rules.resources, enforced=enforced),
+            supply_of(container, needs, rules.resources),
         )
     ]
     if needs.managed:
@@ -138,10 +139,10 @@ def injection(
 
 
 def ephemeral_injection(
-    pod: AdmittedPod, needs: Requirements, *, enforced: bool, known: frozenset[str]
+    pod: AdmittedPod, needs: Requirements, *, known: frozenset[str]
 ) -> tuple[Operation, ...]:
     """What is missing in the ephemeral containers that are new: not in `known`, by name."""
-    supply = supply_without_request(needs, enforced=enforced)
+    supply = supply_without_request(needs)
     return tuple(
         operation
         for index, container in enumerate(pod.spec.ephemeral_containers or ())
@@ -150,15 +151,28 @@ def ephemeral_injection(
     )
 
 
-def is_beyond_repair(
-    pod: AdmittedPod, needs: Requirements, rules: AdmissionRules, *, enforced: bool
-) -> bool:
+def replacements(patch: Iterable[Operation], pod: AdmittedPod) -> tuple[str, ...]:
+    """For whoever creates the pod: the variables of its own that do not stay."""
+    fields = {**pod.lists(), _EPHEMERAL: pod.spec.ephemeral_containers or ()}
+    own = {
+        pointer("spec", field, index, "env", place): (container.name, entry.name)
+        for field, containers in fields.items()
+        for index, container in enumerate(containers)
+        for place, entry in enumerate(container.env or ())
+    }
+    lost = dict.fromkeys(own[x.path] for x in patch if x.path in own)
+    return tuple(
+        f"gpuwarden: container {shown(container)}: {name} is replaced by what the pod is given"
+        for container, name in lost
+    )
+
+
+def is_beyond_repair(pod: AdmittedPod, needs: Requirements, rules: AdmissionRules) -> bool:
     """Whether a new pod lacks something even with the patch."""
-    if ephemeral_injection(pod, needs, enforced=enforced, known=frozenset()):
+    if ephemeral_injection(pod, needs, known=frozenset()):
         return True
     return any(
-        len(_surplus(container, supply_of(container, needs, rules.resources, enforced=enforced)))
-        > _MOST_REMOVED
+        len(_surplus(container, supply_of(container, needs, rules.resources))) > _MOST_REMOVED
         for container in pod.all_containers()
     )
 
@@ -184,7 +198,8 @@ def _variables(
     missing: list[Value] = []
     for name in wanted_variables(supply):
         places = [index for index, entry in enumerate(entries) if entry.name == name]
-        if supply is Supply.NONE and any(opens_devices(entries[place]) for place in places):
+        given = [entries[place] for place in places if not is_replaced(entries[place], supply)]
+        if supply is Supply.NONE and any(map(opens_devices, given)):
             return  # a bypass: the validating webhook says so
         if not places:
             missing.append(_entry(name, supply))

@@ -171,7 +171,6 @@ class AdmittedOwner(OwnerReference, frozen=True, gc=False):
 class AdmittedMetadata(Metadata, frozen=True, gc=False):
     """ObjectMeta."""
 
-    generate_name: str | None = None
     creation_timestamp: str | None = None
     owner_references: tuple[AdmittedOwner, ...] | None = None
 

@@ -5,7 +5,7 @@ those wait for the ledger. In report-only mode every decision is made and shown,
 patched, reserved or refused.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -35,6 +35,7 @@ from controller.admission.validation import (
     Judged,
     mutated,
     mutated_ephemeral,
+    rehearsed,
     validated,
     validated_ephemeral,
 )
@@ -43,7 +44,7 @@ from controller.placement.cures import is_passing
 from controller.placement.pod import PodDecodeError
 from controller.placement.requirements import Requirements, controlling_owner
 from controller.placement.values import shown
-from controller.policy import NodeMode
+from controller.policy import Policy
 from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -124,9 +125,12 @@ _EPHEMERAL: Final = "ephemeralcontainers"
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _NODES: Final = "system:nodes"
 _UNTOUCHED: Final = Verdict()
+_NO_LEDGER: Final = Refusal(ReasonCode.LEDGER_UNAVAILABLE, "this controller keeps no ledger")
+_REHEARSAL: Final = "rehearsal"
+"""In the place of a request's UID: no reservation is ever made under it."""
 
 
-def _any_mode() -> None:
+def _no_policy() -> None:
     """For an installation that declares nothing."""
 
 
@@ -158,20 +162,20 @@ class PodWebhooks:
         note: Callable[[AdmissionDecision], None],
         early: EarlyReservations | None = None,
         report: bool = False,
-        modes: Callable[[], Collection[NodeMode] | None] = _any_mode,
+        policy: Callable[[], Policy | None] = _no_policy,
     ) -> None:
         """`is_enforced`: whether every GPU pod in a namespace is managed, from memory.
 
         `note` records a decision; it never waits and never raises. `early` is None where there is
-        no ledger. `report`: nothing is patched or refused. `modes`: those that nodes are declared
-        to have; None where others may serve, too.
+        no ledger. `report`: nothing is patched or refused. `policy`: None where it is not known,
+        or where nodes that it says nothing of may serve, too.
         """
         self._rules = rules
         self._is_enforced = is_enforced
         self._note = note
         self._early = early
         self._report = report
-        self._modes = modes
+        self._policy = policy
 
     def handlers(self) -> Mapping[str, AdmissionHandler]:
         """The handlers by path."""
@@ -191,37 +195,42 @@ class PodWebhooks:
         if self._report:
             return _UNTOUCHED  # the validating webhook says what it would come to
         if asked.known is None:
-            judged = mutated(asked.pod, self._rules, enforced=asked.enforced, granted=asked.granted)
+            judged = mutated(
+                asked.pod,
+                self._rules,
+                enforced=asked.enforced,
+                granted=asked.granted,
+                policy=self._policy(),
+            )
         else:
             judged = mutated_ephemeral(asked.pod, asked.known, self._rules, enforced=asked.enforced)
         if judged.early is not None and not judged.refusals:
             given = await self._reserve(request, asked, judged.early)
-            if isinstance(given, Refusal) and self._may_wait(asked, given):
+            if isinstance(given, Refusal) and self._may_wait(asked.pod, asked.granted, given):
                 return self._kept(asked.pod, judged, given)
             judged = _with(judged, asked.pod, given)
         if judged.refusals:
             self._record(request, "mutate", asked, judged.refusals)
             return Verdict(judged.refusals, result="refused")
-        return Verdict(patch=judged.patch, result="patched") if judged.patch else _UNTOUCHED
+        if not judged.patch:
+            return _UNTOUCHED
+        return Verdict(patch=judged.patch, warnings=judged.warnings, result="patched")
 
-    def _may_wait(self, asked: _Asked, refusal: Refusal) -> bool:
+    def _may_wait(self, pod: AdmittedPod, granted: Granted | None, refusal: Refusal) -> bool:
         """Whether the pod is created although nothing can be reserved for it now.
 
         Its owner would try again after ever longer times. One that names its node would run at
         once, and where there is no ledger no binding webhook reserves either.
         """
-        if self._early is None or asked.granted is not None or asked.pod.spec.node_name:
+        if self._early is None or granted is not None or pod.spec.node_name:
             return False
         return is_passing(refusal.code)
 
     def _kept(self, pod: AdmittedPod, judged: Judged, refusal: Refusal) -> Verdict:
         """The pod waits and is reserved for when it is bound, as one that did not ask for more."""
         lacking = (x for x in scheduling(pod, self._rules) if x not in judged.patch)
-        text = (
-            f"gpuwarden: {refusal.code} {refusal.detail}: no GPU is reserved for the pod yet;"
-            " it waits, and gets its GPUs when it is bound"
-        )
-        return Verdict(patch=(*judged.patch, *lacking), warnings=(text,), result="patched")
+        warnings = (*judged.warnings, _waits(refusal))
+        return Verdict(patch=(*judged.patch, *lacking), warnings=warnings, result="patched")
 
     async def validate(self, request: AdmissionRequest, *, marked: bool = False) -> Verdict:
         """Refuse or admit a pod; `marked` as in `mutate`."""
@@ -237,8 +246,37 @@ class PodWebhooks:
             refusals = () if found is None else (found,)
         self._record(request, "validate", asked, refusals)
         if not refusals:
-            return Verdict(result="admitted")
+            return Verdict(warnings=judged.warnings, result="admitted")
         return reported(refusals) if self._report else Verdict(refusals, result="refused")
+
+    async def rehearse(self, pod: AdmittedPod, namespace: str) -> Judged:
+        """What both webhooks would say to a new pod; nothing is recorded, and nothing stays."""
+        enforced, ids = (
+            self._is_enforced(namespace),
+            None if self._early is None else self._early.ids,
+        )
+        granted = granted_early(pod, namespace, ids, dry_run=True)
+        judged = rehearsed(
+            pod, self._rules, enforced=enforced, granted=granted, policy=self._policy()
+        )
+        if judged.early is None or judged.refusals:
+            return judged
+        if self._early is None:
+            return replace(judged, refusals=(_NO_LEDGER,))
+        given = await self._early.reserve(
+            EarlyAsk(
+                request=_REHEARSAL,
+                namespace=namespace,
+                pod=pod,
+                needs=judged.early,
+                granted=granted,
+                enforced=enforced,
+                dry_run=True,
+            )
+        )
+        if isinstance(given, Refusal) and self._may_wait(pod, granted, given):
+            return replace(judged, warnings=(*judged.warnings, _waits(given)))
+        return _with(judged, pod, given)
 
     def _read(self, request: AdmissionRequest, *, marked: bool) -> _Asked | Verdict:
         """What is to be judged, or the verdict where nothing is."""
@@ -268,7 +306,7 @@ class PodWebhooks:
                 enforced=asked.enforced,
                 injected=injected,
                 granted=asked.granted,
-                modes=self._modes(),
+                policy=self._policy(),
             )
         return validated_ephemeral(
             asked.pod, asked.known, rules, enforced=asked.enforced, injected=injected
@@ -278,7 +316,7 @@ class PodWebhooks:
         self, request: AdmissionRequest, asked: _Asked, needs: Requirements
     ) -> Given | Refusal:
         if self._early is None:
-            return Refusal(ReasonCode.LEDGER_UNAVAILABLE, "this controller keeps no ledger")
+            return _NO_LEDGER
         return await self._early.reserve(
             EarlyAsk(
                 request=request.uid,
@@ -298,7 +336,7 @@ class PodWebhooks:
         granted, metadata = asked.granted, asked.pod.metadata
         if self._report:
             found = await self._reserve(request, asked, needs)
-            if isinstance(found, Refusal) and not self._may_wait(asked, found):
+            if isinstance(found, Refusal) and not self._may_wait(asked.pod, granted, found):
                 return found
             return None
         if granted is None or self._early is None:
@@ -346,6 +384,14 @@ class PodWebhooks:
                 gpus=() if granted is None else granted.gpus,
             )
         )
+
+
+def _waits(refusal: Refusal) -> str:
+    """For whoever creates a pod that is reserved for when it is bound."""
+    return (
+        f"gpuwarden: {refusal.code} {refusal.detail}: no GPU is reserved for the pod yet;"
+        " it waits, and gets its GPUs when it is bound"
+    )
 
 
 def _with(judged: Judged, pod: AdmittedPod, given: Given | Refusal) -> Judged:

@@ -9,33 +9,39 @@ why it cannot be said, `validated` says what is against the pod as it will be st
                                             REQ_INVALID, EXACT_UNAVAILABLE
 4. the bypass checks (`bypass_checks`)      BYPASS_*
 5. what the mutating webhook has to add     BYPASS_UNINJECTED
-6. no declared node mode serves the pod     NODE_MODE
+6. no node that the policy declares will ever serve the pod (`servable`)
+                                            CLASS_UNKNOWN, REQ_INVALID, NODE_MODE,
+                                            EXACT_UNAVAILABLE
 7. the early reservation (`pod_webhooks`)   codes of the ledger and of /filter
 
 A pod that asks for nothing, outside enforced namespaces, is not looked at beyond step 2.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
 from controller.admission.bypass_checks import BYPASS_CHECKS, Case, ephemeral, results
 from controller.admission.early_reservation import Granted, is_early, unreservable
-from controller.admission.mutation import ephemeral_injection, injection, is_beyond_repair
+from controller.admission.mutation import (
+    ephemeral_injection,
+    injection,
+    is_beyond_repair,
+    replacements,
+)
 from controller.admission.pod import AdmittedContainer, AdmittedPod
 from controller.admission.review import Operation
 from controller.admission.rules import AdmissionRules
-from controller.placement.devices import mode_fits
+from controller.admission.servable import no_gpu_warning, unservable
 from controller.placement.keys import (
     CDI_ASSIGNMENT,
-    GPU_COUNT,
     RESULT_ANNOTATIONS,
     SEED_RESULT_ANNOTATIONS,
     reserved_keys,
 )
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.policy import NodeMode
+from controller.policy import Policy
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- room for annotations
@@ -114,33 +120,6 @@ def _parts_of(container: AdmittedContainer) -> int:
     return CONTAINER_PARTS + sum(len(each) for each in sized if each is not None)
 
 
-# --- pods that no declared node serves
-# Only what kubelet is asked for is judged: where no node has a device plugin such a pod would wait
-# without a reason. A pod with a requirement gets its reason at its nodes.
-
-
-def unservable(needs: Requirements, modes: Collection[NodeMode] | None) -> Refusal | None:
-    """Against a pod that requests GPUs where no declared mode gives them to a request.
-
-    `modes`: those that nodes are declared to have; None where others may serve, too.
-    """
-    if modes is None or not needs.requests or needs.claims:
-        return None
-    if any(mode_fits(needs, mode) for mode in modes):
-        return None
-    if NodeMode.ENV not in modes:
-        text = (
-            f"no node gives GPUs: none is of a mode that gives any yet ({', '.join(sorted(modes))})"
-        )
-        return Refusal(ReasonCode.NODE_MODE, text)
-    asked = ", ".join(resource for resource, _ in needs.requests)
-    text = (
-        f"no node gives GPUs to a container that requests {asked}: take the request away, and"
-        f' annotate the pod with {GPU_COUNT}: "{needs.count}"'
-    )
-    return Refusal(ReasonCode.NODE_MODE, text)
-
-
 # --- judgement
 
 
@@ -156,6 +135,8 @@ class Judged:
     """What the pod asks for; None where that was not read."""
     early: Requirements | None = None
     """The same, where it is to be reserved at the pod's creation."""
+    warnings: tuple[str, ...] = ()
+    """For whoever creates the pod, also where it is admitted."""
 
 
 UNCONCERNED = Judged(concerned=False)
@@ -166,13 +147,19 @@ _NONE_KNOWN: Final = frozenset[str]()
 
 
 def mutated(
-    pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool, granted: Granted | None = None
+    pod: AdmittedPod,
+    rules: AdmissionRules,
+    *,
+    enforced: bool,
+    granted: Granted | None = None,
+    policy: Policy | None = None,
 ) -> Judged:
     """What a new pod lacks; refused are requirements that cannot be read, and reserved keys.
 
     Of a pod that is to be reserved for also all that `validated` would say to it then: no pod that
     is refused afterwards gets a GPU for the time until that is noticed.
-    `granted`: the reservation that it brings, if it is authentic (`granted_early`).
+    `granted`: the reservation that it brings, if it is authentic (`granted_early`). `policy`: as in
+    `unservable`.
     """
     if parts(pod) > MOST_PARTS:
         return _too_large(pod, rules, enforced=enforced)
@@ -186,11 +173,11 @@ def mutated(
     if early is not None:
         to_be_reserved = granted is None
         case = Case(pod, needs, rules, enforced, granted, to_be_reserved=to_be_reserved)
-        against = (*_violations(case), *_never_injected(case))
+        against = (*_violations(case), *_never_injected(case), *_never_served(case, policy))
         if against:
             return Judged(concerned=True, refusals=against)
     patch = injection(pod, needs, rules, enforced=enforced, reserved=early is not None)
-    return Judged(concerned=True, patch=patch, early=early)
+    return Judged(concerned=True, patch=patch, early=early, warnings=replacements(patch, pod))
 
 
 def validated(
@@ -200,13 +187,13 @@ def validated(
     enforced: bool,
     injected: bool = True,
     granted: Granted | None = None,
-    modes: Collection[NodeMode] | None = None,
+    policy: Policy | None = None,
 ) -> Judged:
     """What is against a new pod, or a stored one that is to be bound.
 
     A stored one may have got ephemeral containers before its namespace was enforced.
     `injected`: whether it must have what the mutating webhook adds; not in report-only mode.
-    `granted`: as in `mutated`. `modes`: as in `unservable`.
+    `granted` and `policy`: as in `mutated`.
     """
     if parts(pod) > MOST_PARTS:
         return _too_large(pod, rules, enforced=enforced)
@@ -217,16 +204,42 @@ def validated(
     if isinstance(needs, RequirementsInvalid):
         return Judged(concerned=True, refusals=tuple(refusals), needs=needs)
     concerned = needs.managed or enforced
+    warnings: tuple[str, ...] = ()
     if concerned:
         case = Case(pod, needs, rules, enforced, granted)
         refusals += _violations(case)
         if injected:
             reserved = granted is not None or bool(early and pod.spec.node_name)
             missing = injection(pod, needs, rules, enforced=enforced, reserved=reserved)
-            late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
+            late = ephemeral_injection(pod, needs, known=_NONE_KNOWN)
             refusals += _uninjected((*missing, *late))
-        refusals += (x for x in (unservable(needs, modes),) if x is not None)
-    return Judged(concerned or bool(refusals), tuple(refusals), needs=needs, early=early)
+        refusals += _never_served(case, policy)
+        warnings = _warnings(case, policy)
+    found = tuple(refusals)
+    return Judged(concerned or bool(found), found, needs=needs, early=early, warnings=warnings)
+
+
+def rehearsed(
+    pod: AdmittedPod,
+    rules: AdmissionRules,
+    *,
+    enforced: bool,
+    granted: Granted | None = None,
+    policy: Policy | None = None,
+) -> Judged:
+    """What both webhooks come to about a new pod, for whoever asks before it exists.
+
+    What the patch puts right is no violation. Parameters as in `mutated`.
+    """
+    needs = parse_requirements(pod, rules.requirements, enforced=enforced)
+    first = mutated(pod, rules, enforced=enforced, granted=granted, policy=policy)
+    is_decided = first.refusals or not first.concerned or first.early is not None
+    if is_decided or isinstance(needs, RequirementsInvalid):
+        return first
+    case = Case(pod, needs, rules, enforced)
+    refusals = (*_violations(case), *_never_injected(case), *_never_served(case, policy))
+    warnings = () if refusals else (*first.warnings, *_warnings(case, policy))
+    return replace(first, refusals=refusals, warnings=warnings)
 
 
 def mutated_ephemeral(
@@ -238,8 +251,8 @@ def mutated_ephemeral(
     needs = _needs_of_stored(pod, rules, enforced=enforced)
     if not (needs.managed or enforced):
         return UNCONCERNED
-    patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
-    return Judged(concerned=True, patch=patch)
+    patch = ephemeral_injection(pod, needs, known=known)
+    return Judged(concerned=True, patch=patch, warnings=replacements(patch, pod))
 
 
 def validated_ephemeral(
@@ -259,7 +272,7 @@ def validated_ephemeral(
     found = ephemeral(Case(pod, needs, rules, enforced), known)
     refusals = list(islice(found, MOST_OF_A_CHECK))
     if injected:
-        patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
+        patch = ephemeral_injection(pod, needs, known=known)
         refusals += _uninjected(patch)
     return Judged(concerned=True, refusals=tuple(refusals))
 
@@ -273,13 +286,24 @@ def _violations(case: Case) -> Iterator[Refusal]:
 
 def _never_injected(case: Case) -> Iterator[Refusal]:
     """What the validating webhook will say to a pod that one patch does not put right."""
-    if is_beyond_repair(case.pod, case.needs, case.rules, enforced=case.enforced):
+    if is_beyond_repair(case.pod, case.needs, case.rules):
         yield Refusal(
             ReasonCode.BYPASS_UNINJECTED, "more is wrong with it than one patch puts right"
         )
     if case.to_be_reserved and not has_room(case.pod):
         text = f"it leaves no room for what is written into it, expected {MOST_PARTS} parts in all"
         yield Refusal(ReasonCode.REQ_INVALID, text)
+
+
+def _never_served(case: Case, policy: Policy | None) -> Iterator[Refusal]:
+    found = unservable(case.needs, policy, case.rules.resources)
+    if found is not None:
+        yield found
+
+
+def _warnings(case: Case, policy: Policy | None) -> tuple[str, ...]:
+    found = no_gpu_warning(case.needs, policy, case.rules.resources)
+    return () if found is None else (found,)
 
 
 def _too_large(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Judged:

@@ -84,12 +84,12 @@ class EarlyReservations:
     audit: AuditLog
     sink: ReservationSink
     ids: ReservationIds | None
-    _turns: dict[PodRef, tuple[asyncio.Lock, int]] = field(init=False, default_factory=dict)
+    _turns: dict[PodRef | str, tuple[asyncio.Lock, int]] = field(init=False, default_factory=dict)
     """Of owners that are being reserved for, and how many of their pods wait."""
 
     async def reserve(self, ask: EarlyAsk) -> Given | Refusal:
         """Reserve GPUs for a pod that is not there yet; of a dry run nothing stays."""
-        async with self._turn(reference_of(ask)):
+        async with self._turn(self._key_of(ask)):
             try:
                 found, is_new = await self._claim(ask)
             except (LedgerUnavailableError, PodsUnavailableError) as error:
@@ -196,8 +196,14 @@ class EarlyReservations:
     def _view(self) -> BindingView:
         return replace(self.view(), claiming=self.granting.gpus)
 
+    @staticmethod
+    def _key_of(ask: EarlyAsk) -> PodRef | str:
+        """Who shares what is reserved: not pods without owner and name, which are all different."""
+        pod = reference_of(ask)
+        return ask.request if pod.owner is None and pod.name is None else pod
+
     @asynccontextmanager
-    async def _turn(self, pod: PodRef) -> AsyncIterator[None]:
+    async def _turn(self, pod: PodRef | str) -> AsyncIterator[None]:
         """One after the other for pods that share what is reserved."""
         lock, waiting = self._turns.get(pod, (asyncio.Lock(), 0))
         self._turns[pod] = lock, waiting + 1

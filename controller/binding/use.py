@@ -13,10 +13,10 @@ from typing import Final
 from controller.binding.request import BoundPod, BoundPods
 from controller.fleet.view import Acceptance, FleetSnapshot
 from controller.ledger.occupancy import Occupancy, given_in, users_of
-from controller.ledger.record import Holder, HolderState, Origin, PodRef, ShareGroup
+from controller.ledger.record import Holder, HolderState, Origin, PodRef, ShareGroup, key_of
 from controller.ledger.release import GivenDevice, GivenGpu, UseReport, card_of
 from controller.ledger.store import LedgerSnapshot
-from controller.placement.requirements import RequirementsInvalid
+from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.placement.snapshot import DeviceUse
 from controller.policy import NodeMode
 from controller.record import Json, Record
@@ -29,6 +29,7 @@ from gpuwarden.moment import NS_PER_S
 # GPU, and is reported.
 
 _SLICE: Final = "::"
+_MIG: Final = "MIG-"
 
 
 class UseFaultKind(StrEnum):
@@ -40,13 +41,19 @@ class UseFaultKind(StrEnum):
     """Kubelet gave a pod a GPU that is not what the pod has asked for."""
     TAKEN_GPU = "taken_gpu"
     """Kubelet gave a pod a GPU that the ledger holds for another that lives."""
+    SLICED_GPU = "sliced_gpu"
+    """Kubelet gave a pod slices of one GPU in the place of as many GPUs."""
+    GONE_GPU = "gone_gpu"
+    """A pod has a GPU or MIG device that its node does not show any more: it was replaced."""
     UNRESERVED = "unreserved"
     """A managed pod runs on an `env` node without a reservation: it sees no GPU."""
     UNRESERVED_USE = "unreserved_use"
     """A GPU is given or used, and no reservation explains it."""
 
 
-EVICTED_FOR: Final = frozenset({UseFaultKind.OTHER_GPU, UseFaultKind.UNFIT_GPU})
+EVICTED_FOR: Final = frozenset(
+    {UseFaultKind.OTHER_GPU, UseFaultKind.UNFIT_GPU, UseFaultKind.SLICED_GPU}
+)
 """What a pod is evicted for, where the policy says so: what it has, it must not have."""
 
 
@@ -82,7 +89,9 @@ class UseCase:
 
 def use_faults(case: UseCase) -> frozenset[UseFault]:
     """All disagreements that the report shows."""
-    return frozenset(chain(_given(case), _used(case), _unreserved(case)))
+    return frozenset(
+        chain(_given(case), _used(case), _unreserved(case), _sliced(case), _gone(case))
+    )
 
 
 def _given(case: UseCase) -> Iterator[UseFault]:
@@ -148,6 +157,40 @@ def _unreserved(case: UseCase) -> Iterator[UseFault]:
         asks = isinstance(pod.needs, RequirementsInvalid) or (pod.needs and pod.needs.count)
         if asks and not case.ledger.parts_of(pod.pod.uid or ""):
             yield UseFault(UseFaultKind.UNRESERVED, case.node, "", pod.pod)
+
+
+def _sliced(case: UseCase) -> Iterator[UseFault]:
+    """A GPU that is given several times counts once: so many programs do not get more of it.
+
+    Who accepts any node that has enough GPUs has accepted that.
+    """
+    given: dict[tuple[str, str], list[str]] = {}
+    for device in case.report.given or ():
+        gpu = card_of(device.device)
+        if gpu is not None:
+            given.setdefault((device.namespace, device.pod), []).append(gpu)
+    for (namespace, name), gpus in given.items():
+        pod = case.pods.named(namespace, name)
+        needs = None if pod is None or pod.node != case.node else pod.needs
+        if pod is None or not isinstance(needs, Requirements):
+            continue
+        if needs.accepts is not Guarantee.NODE and len({*gpus}) < needs.count <= len(gpus):
+            for gpu, times in Counter(gpus).items():
+                if times > 1:
+                    yield UseFault(UseFaultKind.SLICED_GPU, case.node, gpu, pod.pod)
+
+
+def _gone(case: UseCase) -> Iterator[UseFault]:
+    gpus = case.acceptance.gpus
+    shown = {key_of(x) for gpu in gpus for x in case.acceptance.with_parts(gpu.uuid)}
+    is_any_lost = any(gpu.lost is not None for gpu in gpus)  # then its parts may be there still
+    for pod in case.pods.managed(case.node):
+        for entry, _ in case.ledger.parts_of(pod.pod.uid or ""):
+            gpu = entry.record.gpu
+            may_be_lost = is_any_lost and gpu.startswith(_MIG)
+            is_here = entry.record.node == case.node
+            if is_here and not may_be_lost and key_of(gpu) not in shown:
+                yield UseFault(UseFaultKind.GONE_GPU, case.node, gpu, pod.pod)
 
 
 def _is_reserved(case: UseCase, pod: PodRef) -> bool:

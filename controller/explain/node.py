@@ -19,7 +19,6 @@ from controller.fleet.view import (
 )
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.moment import NS_PER_S, rfc3339
-from gpuwarden.reason_texts import EXPLANATIONS
 from gpuwarden.reasons import ReasonCode
 
 _STATE_LINES: Mapping[NodeState, str] = {
@@ -34,8 +33,8 @@ _STATE_LINES: Mapping[NodeState, str] = {
 def findings(node: NodeView, record: EnrollmentRecord | None, now_ns: int) -> list[str]:
     """What holds and what does not.
 
-    Order: state, what was proven, GPUs that are not usable, enrolled GPUs, what blocks the node and
-    what to do, the last refusal, warnings.
+    Order: state, what was proven, GPUs that are not usable, enrolled GPUs, what blocks the node,
+    the last refusal, warnings. What to do about a code is for the program that shows it.
     """
     lines = [_state_line(node, now_ns)]
     if node.acceptance is not None:
@@ -45,7 +44,6 @@ def findings(node: NodeView, record: EnrollmentRecord | None, now_ns: int) -> li
     lines.extend(_enrolled_gpu_lines(node, record))
     if node.blocked is not None:
         lines.append(f"blocked by {_refusal_text(node.blocked)}")
-        lines.append(f"what to do: {EXPLANATIONS[node.blocked.code].remedy}")
     if node.refusals and node.refusals[0] != node.blocked:
         lines.append(f"last refusal: {_refusal_text(node.refusals[0])}")
     lines.extend(f"warning: {text}" for text in node.warnings)

@@ -377,6 +377,10 @@ _TEXTS: Final = {
     UseFaultKind.OTHER_GPU: "the pod has {gpu}, which is not the GPU of its reservation",
     UseFaultKind.UNFIT_GPU: "kubelet gave the pod {gpu}, which is not what it has asked for",
     UseFaultKind.TAKEN_GPU: "kubelet gave the pod {gpu}, which is reserved for another pod",
+    UseFaultKind.SLICED_GPU: "kubelet gave the pod slices of {gpu}, where it has asked for as many"
+    " GPUs",
+    UseFaultKind.GONE_GPU: "the pod has {gpu}, which its node shows no more: it was replaced or"
+    " split anew",
     UseFaultKind.UNRESERVED: "the pod was bound without a reservation and sees no GPU",
     UseFaultKind.UNRESERVED_USE: "{gpu} is used by {user}, and no reservation explains it",
 }

@@ -7,7 +7,7 @@ the scheduler asks only about those that pass its own filters. Nothing is decide
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, islice
 from typing import Final
 
@@ -145,11 +145,20 @@ def explain_fit(
     scene: Scene,
     *,
     names: Iterable[str] | None = None,
+    held_back: HeldBack | None = None,
 ) -> FitReport:
-    """Judge a managed pod on `names`, or on every node that is known."""
+    """Judge a managed pod on `names`, or on every known node; `held_back` as in `filter_nodes`."""
     judge = Judge(needs, scene)
     known = scene.fleet.nodes.keys() | scene.static.hashes.keys()
-    fits = tuple(_fit(name, judge, scene) for name in sorted(known if names is None else names))
+    asked = sorted(known if names is None else names)
+    fits = tuple(_fit(name, judge, scene) for name in asked)
+    if held_back is not None:
+        passed = frozenset(filter_nodes(asked, needs, scene, held_back=held_back).passed)
+        held = NodeFit("", held_back.refusal, 0, None)
+        fits = tuple(
+            x if x.refusal is not None or x.node in passed else replace(held, node=x.node)
+            for x in fits
+        )
     counts = Counter(fit.refusal.code for fit in fits if fit.refusal is not None)
     return FitReport(fits, dict(sorted(counts.items())), _of_pod(judge, scene))
 

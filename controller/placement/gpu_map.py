@@ -120,7 +120,11 @@ _NAME = re.compile(r".+-([0-9]{1,18})")
 
 
 def pod_ordinal(pod: Pod) -> int | Finding | None:
-    """The ordinal, what is wrong with the one that is given, or None where there is none."""
+    """The ordinal, what is wrong with the one that is given, or None where there is none.
+
+    A label or annotation of a controller's and a name that say two things are a fault; the explicit
+    annotation is there to say another.
+    """
     for key, texts in (
         (ORDINAL, pod.annotations),
         (POD_INDEX, pod.labels),
@@ -129,22 +133,33 @@ def pod_ordinal(pod: Pod) -> int | Finding | None:
     ):
         if key in texts:
             try:
-                return parse_ordinal(texts[key])
+                given = parse_ordinal(texts[key])
             except RequirementTextError as error:
                 return Finding(key, shown(texts[key]), str(error))
+            named = None if key == ORDINAL else _from_name(pod)
+            if named in {None, given}:
+                return given
+            return Finding(key, shown(texts[key]), f"{named}, as the pod's name says")
     return _from_name(pod)
 
 
 def _from_name(pod: Pod) -> int | None:
-    owners = pod.metadata.owner_references or ()
+    """A random suffix is no ordinal, also where it has digits alone."""
+    metadata = pod.metadata
+    owners, name = metadata.owner_references or (), metadata.name or ""
     owner = next((owner for owner in owners if owner.controller), None)
-    name = pod.metadata.name or ""
     match = _NAME.fullmatch(name)
     if match is None or _TEMPLATE_HASH in pod.labels:
         return None
+    ordinal = int(match[1])
     if owner is not None and owner.kind == "StatefulSet":
-        return int(match[1]) if name == f"{owner.name}-{match[1]}" else None
-    return None if owners else int(match[1])
+        return ordinal if name == f"{owner.name}-{ordinal}" else None
+    return None if owners or metadata.generate_name else ordinal
+
+
+def _has_no_ordinal_ever(pod: Pod) -> bool:
+    """Whether a pod that has none now gets none: it is named, or its name ends at random."""
+    return bool(pod.metadata.name or pod.metadata.generate_name)
 
 
 # --- place
@@ -153,8 +168,8 @@ def _from_name(pod: Pod) -> int | None:
 def read_place(pod: Pod, findings: list[Finding]) -> tuple[Place | None, bool]:
     """The pod's place, and whether other lines of the map name the same place.
 
-    None without a map, with a fault, or while the pod's name is not final. A pod that has its
-    name but no ordinal, or an ordinal without a line, is a fault.
+    None without a map, with a fault, or of a template, whose pods' names are not known. A pod that
+    will have no ordinal, or an ordinal without a line, is a fault.
     """
     text = pod.annotations.get(MAP)
     if text is None:
@@ -169,9 +184,9 @@ def read_place(pod: Pod, findings: list[Finding]) -> tuple[Place | None, bool]:
         return None, False
     if isinstance(ordinal, int) and ordinal not in places:
         findings.append(Finding(MAP, f"ordinal {ordinal}", "a line for this pod's ordinal"))
-    if ordinal is None and pod.metadata.name:
-        findings.append(
-            Finding(MAP, shown(pod.metadata.name), f"a pod with an ordinal (see {ORDINAL})")
-        )
+    if ordinal is None and _has_no_ordinal_ever(pod):
+        name = pod.metadata.name or f"{pod.metadata.generate_name}*"
+        expected = f"a pod with an ordinal: of a StatefulSet or Indexed Job, or with {ORDINAL}"
+        findings.append(Finding(MAP, shown(name), expected))
     place = places.get(ordinal) if isinstance(ordinal, int) else None
     return place, place is not None and list(places.values()).count(place) > 1

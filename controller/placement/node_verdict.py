@@ -37,11 +37,11 @@ from controller.placement.refusals import (
     STILL_CLAIMED,
     WITHOUT_RECORD,
     refused_node,
+    unknown_name,
 )
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
-from controller.placement.selector import MODEL_PREFIX, Device
+from controller.placement.selector import Device
 from controller.placement.snapshot import Scene, acceptable_hashes
-from controller.placement.values import shown
 from controller.placement.verdict_cache import ABSENT, CODES, IF_PASSES, packed
 from controller.policy import Level, NodeMode, highest
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -184,23 +184,15 @@ class Judge:
         self._verdicts = scene.memory.verdicts(question, scene.now.boottime_ns)
         self.pod_refusal: Refusal | None = None
         """Set where no node can pass, whatever its state."""
-        self.pod_refusal = self._against_pod(needs, class_known=both.class_known)
+        self.pod_refusal = self._against_pod(needs)
 
-    def _against_pod(
-        self, needs: Requirements | RequirementsInvalid, *, class_known: bool
-    ) -> Refusal | None:
+    def _against_pod(self, needs: Requirements | RequirementsInvalid) -> Refusal | None:
         if isinstance(needs, RequirementsInvalid):
             return Refusal(ReasonCode.REQ_INVALID, needs.detail())
         if needs.mapped and needs.place is None:
             return Refusal(ReasonCode.REQ_INVALID, "the pod has a map and no ordinal yet")
-        if not class_known:
-            return REFUSALS[ReasonCode.CLASS_UNKNOWN]
-        known = self._scene.policy.labels
-        for label in sorted(needs.labels):
-            if label not in known and not label.startswith(MODEL_PREFIX):
-                text = f"GPU label {shown(label)} is not in the policy"
-                return Refusal(ReasonCode.REQ_INVALID, text)
-        return None
+        known = self._scene.policy
+        return unknown_name(needs, known.policy.classes, known.labels)
 
     @property
     def place_node(self) -> str | None:

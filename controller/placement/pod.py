@@ -9,7 +9,6 @@ import msgspec
 
 from controller.placement.values import parse_count
 
-_MAX_BYTES = 4 * 1024 * 1024
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -34,6 +33,7 @@ class Metadata(_Object, frozen=True, gc=False):
     """ObjectMeta; every field may be absent or null."""
 
     name: str | None = None
+    generate_name: str | None = None
     namespace: str | None = None
     uid: str | None = None
     resource_version: str | None = None
@@ -105,13 +105,7 @@ class Pod(_Object, frozen=True, gc=False):
         return self.status.phase in _ENDED
 
 
-class _Template(msgspec.Struct, frozen=True):
-    spec: dict[str, msgspec.Raw] | None = None
-
-
 _POD = msgspec.json.Decoder(Pod)
-_TEMPLATE = msgspec.json.Decoder(_Template)
-_MAX_NESTING = 3
 
 
 def decode_pod(data: bytes | bytearray | memoryview | msgspec.Raw) -> Pod:
@@ -120,29 +114,6 @@ def decode_pod(data: bytes | bytearray | memoryview | msgspec.Raw) -> Pod:
         return _POD.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PodDecodeError(f"not a Pod: {error}") from None
-
-
-def find_pod(data: bytes) -> Pod:
-    """Decode a Pod, or the pod template inside a Deployment, StatefulSet, Job, CronJob and so on.
-
-    A template has no name, so a map's ordinal stays undecided. Raises PodDecodeError.
-    """
-    if len(data) > _MAX_BYTES:
-        raise PodDecodeError(f"more than {_MAX_BYTES} bytes")
-    inner: bytes | msgspec.Raw = data
-    for _ in range(_MAX_NESTING):
-        try:
-            spec = _TEMPLATE.decode(inner).spec or {}
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise PodDecodeError(f"not a Pod: {error}") from None
-        below = spec.get("template") or spec.get("jobTemplate")
-        if below is None or "containers" in spec:
-            break
-        inner = below
-    pod = decode_pod(inner)
-    if not pod.spec.containers:
-        raise PodDecodeError("not a Pod: spec.containers is missing or empty")
-    return pod
 
 
 def device_requests(pod: Pod, resources: Iterable[str]) -> tuple[tuple[str, int], ...]:

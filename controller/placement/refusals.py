@@ -1,5 +1,10 @@
 """The short text of each refusal of a node. Constant per cause, so that Events group."""
 
+from collections.abc import Container
+
+from controller.placement.requirements import Requirements
+from controller.placement.selector import MODEL_PREFIX
+from controller.placement.values import shown
 from controller.policy import NodeMode
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -36,6 +41,20 @@ NO_MODE_YET: dict[NodeMode, Refusal] = {
     for mode in (NodeMode.PER_GPU, NodeMode.DRA)
 }
 """Of the modes that are not available: managed pods pass none of their nodes."""
+
+
+def unknown_name(
+    needs: Requirements, classes: Container[str], labels: Container[str]
+) -> Refusal | None:
+    """Against a pod that names a class or a label of GPUs that the policy does not define."""
+    name = needs.attestation_class
+    if name is not None and name not in classes:
+        return REFUSALS[ReasonCode.CLASS_UNKNOWN]
+    for label in sorted(needs.labels):
+        if label not in labels and not label.startswith(MODEL_PREFIX):
+            text = f"GPU label {shown(label)} is not in the policy"
+            return Refusal(ReasonCode.REQ_INVALID, text)
+    return None
 
 
 def refused_node(code: ReasonCode) -> Refusal:

@@ -220,7 +220,7 @@ def _read_keys(pod: Pod, rules: RequirementRules) -> PodRequirements:
         place=place,
         shares_place=shares_place,
         accepts=_choice(annotations, GUARANTEE, _LESSER, findings),
-        reserve=Reserve.ADMISSION if assign else reserve,
+        reserve=Reserve.ADMISSION if assign and not requests else reserve,
         count=_count(annotations, requests, named, findings, asks_gpus=asks_gpus),
         requests=requests,
         claims=bool(pod.spec.resource_claims),

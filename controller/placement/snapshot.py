@@ -84,7 +84,6 @@ class AcceptableHashes:
     """Which attestation hashes satisfy pod and class; `hashes` None = any."""
 
     hashes: frozenset[str] | None
-    class_known: bool
     level: Level
     """The class's minimum level."""
 
@@ -94,13 +93,13 @@ def acceptable_hashes(
 ) -> AcceptableHashes:
     """Join a pod's hash list with the hashes that its class accepts at `now`."""
     if class_name is None:
-        return AcceptableHashes(hashes, class_known=True, level=Level.NONE)
+        return AcceptableHashes(hashes, Level.NONE)
     named = policy.classes.get(class_name)
     if named is None:
-        return AcceptableHashes(frozenset(), class_known=False, level=Level.NONE)
+        return AcceptableHashes(frozenset(), Level.NONE)
     valid = frozenset(entry.attestation_hash for entry in named.hashes if entry.holds(now))
     both = valid if hashes is None else valid & hashes
-    return AcceptableHashes(both, class_known=True, level=named.min_level)
+    return AcceptableHashes(both, named.min_level)
 
 
 @dataclass(frozen=True, slots=True)

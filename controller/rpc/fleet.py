@@ -5,7 +5,7 @@ they come here. Must not change anything, nor wait for anything but its own read
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -111,7 +111,7 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         shown: Callable[[str], Shown],
         readiness: Callable[[], Readiness],
         labels: Callable[[], LabelsOf],
-        fit: Callable[[bytes, str], pb.FitPodResponse],
+        fit: Callable[[bytes, str], Awaitable[pb.FitPodResponse]],
         promises: Callable[[], PromiseOf] = lambda: no_promise,
     ) -> None:
         """All is asked again for each answer.
@@ -224,7 +224,7 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         if request.namespace and not is_node_name(request.namespace):
             detail = f"namespace is {request.namespace[:80]!a}, expected an RFC 1123 name"
             await reject_field(context, "namespace", detail)
-        return self._fit(request.pod_json, request.namespace)
+        return await self._fit(request.pod_json, request.namespace)
 
     async def WatchNodes(  # noqa: N802 - same
         self, request: pb.WatchNodesRequest, context: Context

@@ -28,7 +28,7 @@ from controller.placement.filter_and_score import (
     prioritize_nodes,
 )
 from controller.placement.keys import RequirementRules
-from controller.placement.pod import Pod, PodDecodeError, decode_pod, find_pod
+from controller.placement.pod import Pod, PodDecodeError, decode_pod
 from controller.placement.refusals import message
 from controller.placement.requirements import (
     Requirements,
@@ -289,17 +289,23 @@ class ExtenderVerbs:
         return Answer(200, encode_priorities(scores), "passed")
 
     def fit(
-        self, pod_json: bytes, namespace: str = ""
+        self, pod: Pod, *, placed: bool = False
     ) -> tuple[Requirements | RequirementsInvalid, FitReport | None]:
-        """Judge a pod (or the template in a workload) that does not exist yet on every node.
+        """Judge a pod that does not exist yet on every node; the report of no managed one is None.
 
-        The report is None for a pod that is not managed. Raises PodDecodeError.
+        `placed`: on the node alone which its map names, where it names one.
         """
-        pod = find_pod(pod_json)
-        needs = self._needs(pod, namespace)
+        needs = self._needs(pod)
         if isinstance(needs, Requirements) and not needs.managed:
             return needs, None
-        return needs, explain_fit(needs, self._scene(pod, needs))
+        reason = self.not_ready()
+        if reason is not None:
+            return needs, FitReport((), {}, Refusal(ReasonCode.CONTROLLER_NOT_READY, reason))
+        scene = self._scene(pod, needs)
+        place = needs.place if isinstance(needs, Requirements) and placed else None
+        names = None if place is None else (scene.node_of(place.node),)
+        held_back = self._held_back(pod, needs)
+        return needs, explain_fit(needs, scene, names=names, held_back=held_back)
 
     def explain(self, pod_json: bytes) -> PodExplanation:
         """Why a pod that exists waits, or what it is promised where it is.
@@ -345,8 +351,8 @@ class ExtenderVerbs:
         """Whether a waiting pod of an enforced namespace gets no GPUs now, whichever they are."""
         return self._held_back(pod, parse_requirements(pod, self.rules, enforced=True)) is not None
 
-    def _needs(self, pod: Pod, namespace: str = "") -> Requirements | RequirementsInvalid:
-        enforced = self.is_enforced(pod.metadata.namespace or namespace)
+    def _needs(self, pod: Pod) -> Requirements | RequirementsInvalid:
+        enforced = self.is_enforced(pod.metadata.namespace or "")
         return parse_requirements(pod, self.rules, enforced=enforced)
 
     def _held_back(self, pod: Pod, needs: Requirements | RequirementsInvalid) -> HeldBack | None:

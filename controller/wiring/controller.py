@@ -51,11 +51,13 @@ from controller.wiring.binding import (
 from controller.wiring.cluster import Cluster
 from controller.wiring.listeners import Listeners, RpcServices
 from controller.wiring.pods import (
-    admission_webhooks,
+    admission_listener,
     binding_webhook,
     extender_server,
     extender_verbs,
+    fit_query,
     node_hints,
+    pod_webhooks,
     requirement_rules,
     waiting_events,
     wake_by_filter,
@@ -184,6 +186,7 @@ def assemble(
     if binding is not None:
         conditions.state.ledger_uncertainty = binding.uncertainty
     verbs = extender_verbs(settings, conditions, scenes, cluster, binding)
+    admission = pod_webhooks(settings, cluster, conditions, instruments, binding)
     if cluster is not None and binding is None:
         wake_by_filter(cluster, verbs)
     operators = operator_service(conditions, denials, registry, recorder)
@@ -213,7 +216,9 @@ def assemble(
             table=streams,
             binding=binding,
         ),
-        fleet=fleet_service(conditions, known_fleet, operators, verbs, scenes),
+        fleet=fleet_service(
+            conditions, known_fleet, operators, fit_query(verbs, admission), scenes
+        ),
         operator=OperatorServicer(operators, None if binding is None else binding.releases),
         placement=placement_service(
             settings, cluster, binding, verbs, fleet=known_fleet, clock=clock
@@ -229,7 +234,7 @@ def assemble(
         ),
         services=services,
         extender=extender_server(settings, verbs, audit, instruments, cluster),
-        admission=admission_webhooks(settings, cluster, conditions, instruments, binding),
+        admission=admission_listener(settings, admission, binding),
         api=http_api(
             settings,
             cluster,

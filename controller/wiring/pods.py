@@ -4,18 +4,21 @@ Constructs and connects only. `controller.placement`, `admission` and `binding` 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from controller.admission.pod_webhooks import AdmissionDecision, PodWebhooks
 from controller.audit.log import DurableLog
 from controller.binding.waking import MOST_AT_ONCE, Chosen, Room
+from controller.explain.fit import FitQuery
 from controller.fleet.registry import FleetRegistry
 from controller.kube.node_hints import NodeHints
 from controller.kube.waiting_events import WaitingPodEvents
 from controller.operations.readiness import Conditions
 from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import Scenes, no_use
-from controller.policy import NodeMode
+from controller.policy import Policy
 from controller.recorders.binding import BindingRecorder, UseRecorder
 from controller.recorders.http import AdmissionRecorder, ExtenderRecorder, FilterRecorder
 from controller.rpc.attestation import StreamTable
@@ -87,17 +90,28 @@ def binding_webhook(
     )
 
 
-def admission_webhooks(
+@dataclass(frozen=True, slots=True)
+class AdmissionParts:
+    """The webhooks for pods, and what is behind all webhooks."""
+
+    pods: PodWebhooks
+    recorder: AdmissionRecorder
+
+
+def pod_webhooks(
     settings: ControllerSettings,
     cluster: Cluster | None,
     conditions: Conditions,
     instruments: Instruments,
     binding: BindingParts | None,
-) -> HttpServer | None:
-    """The listener of all webhooks; None without a certificate for them."""
+) -> AdmissionParts | None:
+    """None without a certificate for webhooks."""
+    if settings.admission.tls.cert is None:
+        return None
 
-    def modes() -> frozenset[NodeMode] | None:
-        return None if settings.static_hashes else conditions.policy().modes
+    def policy() -> Policy | None:
+        is_known = conditions.policy_in_force.unknown is None
+        return conditions.policy() if is_known and not settings.static_hashes else None
 
     def report(decision: AdmissionDecision) -> None:
         if cluster is not None:
@@ -110,10 +124,26 @@ def admission_webhooks(
         note=recorder.note,
         early=None if binding is None else binding.early,
         report=is_report_only(settings),
-        modes=modes,
+        policy=policy,
     )
+    return AdmissionParts(pods, recorder)
+
+
+def admission_listener(
+    settings: ControllerSettings, admission: AdmissionParts | None, binding: BindingParts | None
+) -> HttpServer | None:
+    """The listener of all webhooks."""
+    if admission is None:
+        return None
     bindings = {} if binding is None else binding.handlers
-    return admission_server(settings, {**pods.handlers(), **bindings}, recorder=recorder)
+    handlers = {**admission.pods.handlers(), **bindings}
+    return admission_server(settings, handlers, recorder=admission.recorder)
+
+
+def fit_query(verbs: ExtenderVerbs, admission: AdmissionParts | None) -> FitQuery:
+    """What becomes of a pod before it exists."""
+    rehearse = None if admission is None else admission.pods.rehearse
+    return FitQuery(verbs.fit, partial(verbs.fit, placed=True), rehearse)
 
 
 def extender_verbs(

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from controller.audit.reading import records_about
 from controller.binding.request import BoundPods
+from controller.explain.fit import FitQuery
 from controller.explain.protection import ProtectionQuery
 from controller.explain.query import PodQuery
 from controller.fleet.view import GpuView, NodeView
@@ -64,7 +65,7 @@ def fleet_service(
     conditions: Conditions,
     fleet: KnownFleet,
     operators: OperatorService,
-    verbs: ExtenderVerbs,
+    fit: FitQuery,
     scenes: Scenes,
 ) -> FleetServicer:
     """The nodes as they stand, and what a pod would find there."""
@@ -75,7 +76,7 @@ def fleet_service(
         shown=operators.shown,
         readiness=conditions.readiness,
         labels=_PerPolicy(conditions.policy, _labels_of),
-        fit=partial(_fit, verbs),
+        fit=partial(_fit, fit),
         promises=partial(_promises, scenes),
     )
 
@@ -136,9 +137,9 @@ def _promises(scenes: Scenes) -> PromiseOf:
     return promised
 
 
-def _fit(verbs: ExtenderVerbs, pod: bytes, namespace: str) -> pb.FitPodResponse:
+async def _fit(query: FitQuery, pod: bytes, namespace: str) -> pb.FitPodResponse:
     try:
-        return fit_message(*verbs.fit(pod, namespace))
+        return fit_message(await query.about(pod, namespace))
     except PodDecodeError as error:
         return unreadable_pod(str(error))
 

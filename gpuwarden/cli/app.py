@@ -130,7 +130,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "fit": Command(
         "fit:fit",
-        "List the nodes where a pod would pass; exits with 3 if there is none.",
+        "Show whether a pod is refused, and where it would pass; exits with 3 if that is nowhere.",
         "gpuwarden fit -f pod.yaml",
     ),
     "audit verify": Command(

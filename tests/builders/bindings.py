@@ -68,11 +68,11 @@ def env_pod(
     **pod: Any,
 ) -> Document:
     """A pod for an `env` node as it is stored: named, and with what the webhook adds."""
-    document = patched(
-        new_pod(annotations=REQUIREMENT if annotations is None else annotations, **pod),
-        enforced=enforced,
-    )
-    document["metadata"] |= {"name": name, "uid": uid, "resourceVersion": "7"}
+    made = new_pod(annotations=REQUIREMENT if annotations is None else annotations, **pod)
+    del made["metadata"]["generateName"]
+    made["metadata"]["name"] = name
+    document = patched(made, enforced=enforced)
+    document["metadata"] |= {"uid": uid, "resourceVersion": "7"}
     return document
 
 

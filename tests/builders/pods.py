@@ -16,6 +16,7 @@ def pod_json(
     annotations: Mapping[str, str] | None = None,
     *,
     name: str | None = "train-0",
+    generate_name: str | None = None,
     labels: Mapping[str, str] | None = None,
     gpus: int | str | None = None,
     owner: str | None = None,
@@ -24,13 +25,15 @@ def pod_json(
     init_containers: list[dict[str, Any]] | None = None,
     resources: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A v1 Pod; `owner` is `Kind/name` of its controller."""
+    """A v1 Pod; `owner` is `Kind/name` of its controller. Without `name` a template."""
     container: dict[str, Any] = {"name": "main", "image": "example.org/train:1"}
     if gpus is not None:
         container["resources"] = {"limits": {GPU_RESOURCE: gpus}}
-    metadata: dict[str, Any] = {"namespace": "team-a", "uid": "b7c9", "generateName": "train-"}
+    metadata: dict[str, Any] = {"namespace": "team-a", "uid": "b7c9"}
     if name is not None:
         metadata["name"] = name
+    if generate_name is not None:
+        metadata["generateName"] = generate_name
     if annotations is not None:
         metadata["annotations"] = dict(annotations)
     if labels is not None:

@@ -193,6 +193,14 @@ def test_who_asks_for_nothing_sees_nothing(world: World) -> None:
     world.enforced.delete(name)
 
 
+def test_a_requirement_without_a_gpu_sees_nothing_and_is_told_how_to_ask(world: World) -> None:
+    """In a plain namespace, too, where an image's default shows every card."""
+    world.api.post(f"{world.plain.path}/pods", greedy("level-alone", {"min-level": "L0"}))
+    assert any("annotate the pod with gpuwarden.dev/gpu-count" in x for x in world.api.warnings)
+    assert seen(world.plain, "level-alone") == Seen(None, "void", ())
+    world.plain.delete("level-alone")
+
+
 def test_past_the_binding_webhook_the_variable_is_empty_and_there_is_no_device(
     world: World,
 ) -> None:

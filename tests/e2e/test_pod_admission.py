@@ -103,7 +103,8 @@ def world(lab: Lab) -> Iterator[World]:
     served = admission(lab)
     lab.fake_nodes.add(NODE, gpus=8)
     lab.api.post(RUNTIME_CLASSES, {"metadata": {"name": KATA}, "handler": "kata"})
-    installation = Installation(lab, "admission", admission=served)
+    policy = {"pools": [{"pattern": "none-of-these", "mode": "env"}]}
+    installation = Installation(lab, "admission", admission=served, policy=policy)
     made = World(lab, installation, served)
     try:
         for name, labels in ((ENFORCED, {ENFORCE_LABEL: "true"}), (PLAIN, {})):

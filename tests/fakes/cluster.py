@@ -150,12 +150,18 @@ class Webhooks:
         return await self.post(path, review_json(pod, namespace=namespace))
 
     async def post(self, path: str, review: dict[str, Any]) -> dict[str, Any]:
+        async with self.session() as session:
+            return await self.post_in(session, path, review)
+
+    def session(self) -> aiohttp.ClientSession:
+        """Connections that are used again."""
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._context))
+
+    async def post_in(
+        self, session: aiohttp.ClientSession, path: str, review: dict[str, Any]
+    ) -> dict[str, Any]:
         url = f"https://{self.controller.addresses.admission}{path}"
-        connector = aiohttp.TCPConnector(ssl=self._context)
-        async with (
-            aiohttp.ClientSession(connector=connector) as session,
-            session.post(url, json=review) as answer,
-        ):
+        async with session.post(url, json=review) as answer:
             assert answer.status == 200
             found: dict[str, Any] = await answer.json()
             return found

@@ -67,8 +67,9 @@ class Creation:
         if verdict.refusals:
             return None
         made: Document = applied(pod, documents(verdict.patch)) if verdict.patch else pod
-        if verdict.warnings:
-            self.kept, self.refusals = made, [verdict.warnings[0].split()[1]]
+        waits = [x.split()[1] for x in verdict.warnings if "no GPU is reserved" in x]
+        if waits:
+            self.kept, self.refusals = made, waits
             return None
         return made
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from controller.admission.made_pods import made_pods
 from controller.admission.review import (
     AdmissionHandler,
     AdmissionRequest,
@@ -24,7 +25,7 @@ from controller.admission.review import (
 )
 from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
 from controller.placement.keys import RequirementRules
-from controller.placement.pod import PodDecodeError, find_pod
+from controller.placement.pod import PodDecodeError
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
 from controller.policies.file import PolicyInvalidError, decode_policy
 from controller.verifier.session import read_hello
@@ -162,7 +163,7 @@ def extender(data: bytes) -> None:
         assert set(scores) == set(args.names)
         assert all(0 <= x <= 10 for x in scores.values())
     with contextlib.suppress(PodDecodeError):
-        find_pod(data)
+        made_pods(data, "default")
 
 
 def _answered(

@@ -46,6 +46,16 @@ def _cases() -> list[tuple[str, bool, dict[str, Any]]]:
         ("no GPU, not enforced", False, new_pod()),
         ("GPU from kubelet", True, new_pod(container(gpus=1))),
         ("GPU from kubelet, not enforced", False, new_pod(container(gpus=1), annotations=LEVEL)),
+        (
+            "GPU from kubelet for one of two, not enforced",
+            False,
+            new_pod(
+                container(gpus=1),
+                container("log"),
+                initContainers=[container("step")],
+                annotations=LEVEL,
+            ),
+        ),
         ("GPU from kubelet for one of two", True, new_pod(container(gpus=1), container("log"))),
         ("GPU from us", True, new_pod(**by_us)),
         ("GPU from us, not enforced", False, new_pod(**by_us)),
@@ -99,9 +109,9 @@ def _cases() -> list[tuple[str, bool, dict[str, Any]]]:
         ("claims", True, _claiming()),
         ("a request of none", True, new_pod(container(gpus=0))),
         (
-            "a map, the name not final",
+            "a map, the ordinal not from the name",
             True,
-            new_pod(annotations={"gpu-scheduling-map": "0=node1:0"}),
+            new_pod(annotations={"gpu-scheduling-map": "0=node1:0", "gpuwarden.dev/ordinal": "0"}),
         ),
         ("seed: assign", False, new_pod(labels={"fudo.org/gpu.assign": "true"})),
     ]

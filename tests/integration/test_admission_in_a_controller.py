@@ -3,9 +3,11 @@
 from typing import Any
 
 from tests.builders.admission_reviews import patch_of
-from tests.builders.admitted_pods import new_pod
+from tests.builders.admitted_pods import new_pod, variable
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import eventually
+
+VOID = variable("NVIDIA_VISIBLE_DEVICES", "void")
 
 
 async def test_enforced_namespaces_come_from_the_api_and_decisions_go_into_the_log(
@@ -16,10 +18,14 @@ async def test_enforced_namespaces_come_from_the_api_and_decisions_go_into_the_l
         await there.know_namespaces()
         pod = new_pod(annotations={"gpuwarden.dev/min-level": "L0"})
         patch = patch_of(await there.ask("/mutate/pods", pod, "plain"))
-        assert patch == [{"op": "add", "path": "/spec/schedulerName", "value": "mine"}]
+        assert patch == [
+            {"op": "add", "path": "/spec/containers/0/env", "value": [VOID]},
+            {"op": "add", "path": "/spec/schedulerName", "value": "mine"},
+        ]
         assert len(patch_of(await there.ask("/mutate/pods", pod, "strict"))) == 3
         named = new_pod(annotations=pod["metadata"]["annotations"], schedulerName="gpu-scheduler")
-        assert patch_of(await there.ask("/mutate/pods", named, "plain")) == []
+        assert patch_of(await there.ask("/mutate/pods", named, "plain")) == patch[:1]
+        named["spec"]["containers"][0]["env"] = [VOID]
         answer = await there.ask("/validate/pods", named, "plain")
         assert answer["response"]["allowed"] is True
         refused = await there.ask("/validate/pods", new_pod(hostPID=True), "strict")

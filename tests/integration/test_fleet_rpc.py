@@ -72,7 +72,7 @@ def _shown(
     return show(name, records.get(name), view, unwritten=None, now_ns=now_ns)
 
 
-def _fit(pod: bytes, namespace: str) -> pb.FitPodResponse:
+async def _fit(pod: bytes, namespace: str) -> pb.FitPodResponse:
     return pb.FitPodResponse(guarded=True, requirements=[namespace, pod.decode()])
 
 
@@ -211,7 +211,6 @@ async def test_explain_node_in_order(world: World) -> None:
         "enrolled GPU GPU-gone is not in the last accepted evidence",
         "quarantined by the controller",
         "blocked by INVENTORY_CHANGED (step 16, 3 times, quarantine)",
-        "what to do",
         "last refusal",
         "warning",
         "warning",

@@ -17,6 +17,7 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 MAX_BYTES: Final = 1024 * 1024
 
+POD: Final[Column[pb.Fit]] = Column("POD", lambda x: x.pod)
 FITS: Final[tuple[Column[pb.Fit], ...]] = (
     Column("NODE", lambda x: x.node),
     Column("FITS", lambda x: "yes" if x.passes else "no"),
@@ -34,7 +35,7 @@ def fit(
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> ExitCode:
-    """List the nodes where a pod would pass; exits with 3 if there is none.
+    """Show whether a pod is refused, and where it would pass; exits with 3 if that is nowhere.
 
     Parameters
     ----------
@@ -70,17 +71,30 @@ def _manifest(file: str) -> object:
 
 
 def _passes(found: pb.FitPodResponse) -> bool:
-    return not found.code and (not found.guarded or any(one.passes for one in found.fits))
+    """Whether each pod of the object has a node."""
+    if found.code:
+        return False
+    pods = {one.pod for one in found.fits}
+    placed = {one.pod for one in found.fits if one.passes}
+    return not found.guarded or (bool(placed) and placed == pods)
 
 
 def _text(found: pb.FitPodResponse) -> str:
+    warned = "".join(f"Warning: {shown(one)}\n" for one in found.warnings)
     if found.code:
-        return f"The pod is refused: {found.code} {shown(found.detail)}\n"
+        refused = f"{warned}The pod is refused: {found.code} {shown(found.detail)}\n"
+        return f"{refused}\n{_nodes(found)}" if found.fits else refused
     if not found.guarded:
-        return "The pod has no GPU requirement; gpuwarden does not manage it.\n"
+        return f"{warned}The pod has no GPU requirement; gpuwarden does not manage it.\n"
     asks = "".join(f"  {shown(one)}\n" for one in found.requirements)
-    nodes = table(FITS, found.fits) if found.fits else "No nodes.\n"
-    return f"The pod requires:\n{asks}\n{nodes}"
+    return f"{warned}The pod requires:\n{asks}\n{_nodes(found)}"
+
+
+def _nodes(found: pb.FitPodResponse) -> str:
+    if not found.fits:
+        return "No nodes.\n"
+    columns = (POD, *FITS) if any(one.pod for one in found.fits) else FITS
+    return table(columns, found.fits)
 
 
 def parse_manifest(content: bytes) -> dict[str, object]:

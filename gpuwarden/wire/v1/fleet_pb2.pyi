@@ -1026,6 +1026,7 @@ class Fit(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     GUARANTEE_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     passes: _builtins.bool
     code: _builtins.str
@@ -1036,6 +1037,8 @@ class Fit(_message.Message):
     """Score 0..10 that /prioritize would give; 0 when it does not pass."""
     guarantee: _builtins.str
     """exact, set or node; empty when it does not pass."""
+    pod: _builtins.str
+    """The pod of a workload whose map gives each its own place; empty where all are alike."""
     def __init__(
         self,
         *,
@@ -1045,10 +1048,11 @@ class Fit(_message.Message):
         detail: _builtins.str = ...,
         score: _builtins.int = ...,
         guarantee: _builtins.str = ...,
+        pod: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "guarantee", b"guarantee", "node", b"node", "passes", b"passes", "score", b"score"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "guarantee", b"guarantee", "node", b"node", "passes", b"passes", "pod", b"pod", "score", b"score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1063,10 +1067,13 @@ class FitPodResponse(_message.Message):
     FITS_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     guarded: _builtins.bool
     """False when the pod asks for nothing of ours and would pass untouched."""
     code: _builtins.str
-    """Reason code and text when the pod itself is refused (REQ_INVALID, …)."""
+    """Reason code and text when a pod itself is refused (REQ_INVALID, BYPASS_ENV, …); the text has the
+    codes and texts of all further reasons.
+    """
     detail: _builtins.str
     @_builtins.property
     def requirements(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1074,6 +1081,10 @@ class FitPodResponse(_message.Message):
 
     @_builtins.property
     def fits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Fit]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What whoever creates the pod is warned of."""
+
     def __init__(
         self,
         *,
@@ -1082,10 +1093,11 @@ class FitPodResponse(_message.Message):
         fits: _abc.Iterable[Global___Fit] | None = ...,
         code: _builtins.str = ...,
         detail: _builtins.str = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "fits", b"fits", "guarded", b"guarded", "requirements", b"requirements"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "fits", b"fits", "guarded", b"guarded", "requirements", b"requirements", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

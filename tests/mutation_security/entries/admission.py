@@ -109,8 +109,8 @@ ENTRIES: Final = (
     one(
         "early-without-its-gpu-on-its-node",
         "controller/admission/pod_webhooks.py",
-        "if self._early is None or asked.granted is not None or asked.pod.spec.node_name:",
-        "if self._early is None or asked.granted is not None:",
+        "if self._early is None or granted is not None or pod.spec.node_name:",
+        "if self._early is None or granted is not None:",
         f"{EARLY}::test_a_pod_that_names_its_node_does_not_wait",
     ),
     one(
@@ -166,10 +166,10 @@ ENTRIES: Final = (
     one(
         "void",
         "controller/admission/gpu_supply.py",
-        "return Supply.NONE if enforced else Supply.UNTOUCHED",
-        "return Supply.UNTOUCHED",
+        "return Supply.REFERENCE if is_env_pod(needs) else Supply.NONE",
+        "return Supply.REFERENCE if is_env_pod(needs) else Supply.KUBELET",
         "tests/property/test_admission_properties.py"
-        "::test_in_an_enforced_namespace_no_container_is_left_to_its_image",
+        "::test_no_container_of_a_managed_pod_is_left_to_its_image",
     ),
     one(
         "namespace-seen-by-the-api-server",

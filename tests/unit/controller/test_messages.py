@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from controller.audit.reading import Recent
+from controller.explain.fit import PodFit
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, HolderState, Origin, PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
@@ -249,9 +250,55 @@ def test_use_that_was_not_read_is_not_none() -> None:
 NEEDS = Requirements(managed=True, min_level=Level.L1, count=2)
 
 
+def pod_fit(
+    needs: Requirements | RequirementsInvalid,
+    report: FitReport | None,
+    *refusals: Refusal,
+    name: str = "",
+    warnings: tuple[str, ...] = (),
+) -> PodFit:
+    return PodFit(name, needs, refusals, warnings, report)
+
+
 def test_an_unmanaged_pod_has_no_verdicts() -> None:
-    message = fit_message(Requirements(), None)
+    message = fit_message([pod_fit(Requirements(), None)])
     assert (message.guarded, message.code, list(message.fits)) == (False, "", [])
+
+
+def test_a_pod_that_admission_refuses_has_all_its_reasons_and_warnings() -> None:
+    refusals = (
+        Refusal(ReasonCode.BYPASS_HOST_PID, "hostPID is set"),
+        Refusal(ReasonCode.BYPASS_PRIVILEGED, "container main is privileged"),
+    )
+    message = fit_message([pod_fit(Requirements(), None, *refusals, warnings=("a", "b"))])
+    assert (message.guarded, message.code) == (True, "BYPASS_HOST_PID")
+    assert message.detail == ("hostPID is set; BYPASS_PRIVILEGED container main is privileged")
+    assert list(message.warnings) == ["a", "b"]
+    invalid = RequirementsInvalid((Finding("k", "v", "x"),))
+    refused = Refusal(ReasonCode.BYPASS_ANNOTATION, "copied")
+    message = fit_message([pod_fit(invalid, None, refused)])
+    assert (message.code, message.detail) == ("BYPASS_ANNOTATION", "copied")
+
+
+def test_the_pods_of_a_map_are_told_apart() -> None:
+    fits = (NodeFit("a", None, 7, Promise(Guarantee.EXACT)),)
+    busy = (NodeFit("b", Refusal(ReasonCode.GPU_BUSY, "too few"), 0, None),)
+    pods = [
+        pod_fit(NEEDS, FitReport(fits, {}, None), name="web-0", warnings=("w",)),
+        pod_fit(NEEDS, FitReport(busy, {}, None), name="web-1", warnings=("w", "v")),
+    ]
+    message = fit_message(pods)
+    assert [(x.pod, x.node, x.passes) for x in message.fits] == [
+        ("web-0", "a", True),
+        ("web-1", "b", False),
+    ]
+    assert (message.guarded, message.code, list(message.warnings)) == (True, "", ["w", "v"])
+    gone = (Refusal(ReasonCode.REQ_INVALID, "no line"), Refusal(ReasonCode.BYPASS_ENV, "more"))
+    later = (Refusal(ReasonCode.BYPASS_HOST_PID, "never shown"),)
+    message = fit_message(
+        [*pods, pod_fit(NEEDS, None, *gone, name="web-2"), pod_fit(NEEDS, None, *later, name="w")]
+    )
+    assert (message.code, message.detail) == ("REQ_INVALID", "web-2: no line; BYPASS_ENV more")
 
 
 def test_every_node_with_its_verdict() -> None:
@@ -264,7 +311,7 @@ def test_every_node_with_its_verdict() -> None:
         {ReasonCode.GPU_BUSY: 1},
         None,
     )
-    message = fit_message(NEEDS, report)
+    message = fit_message([pod_fit(NEEDS, report)])
     assert message.guarded
     assert list(message.requirements) == ["evidence level: L1 or higher", "number of GPUs: 2"]
     assert [(fit.node, fit.passes, fit.code, fit.score, fit.guarantee) for fit in message.fits] == [
@@ -282,14 +329,14 @@ def test_every_node_with_its_verdict() -> None:
 def test_a_pod_whose_requirements_cannot_be_read() -> None:
     invalid = RequirementsInvalid((Finding("gpuwarden.dev/min-level", "L9", "L0 to L3"),))
     report = FitReport((), {}, Refusal(ReasonCode.REQ_INVALID, "the same in other words"))
-    message = fit_message(invalid, report)
+    message = fit_message([pod_fit(invalid, report)])
     assert (message.guarded, message.code) == (True, "REQ_INVALID")
     assert "gpuwarden.dev/min-level" in message.detail
 
 
 def test_a_pod_that_is_refused_as_a_whole() -> None:
     report = FitReport((), {}, Refusal(ReasonCode.CLASS_UNKNOWN, "no class gold"))
-    message = fit_message(NEEDS, report)
+    message = fit_message([pod_fit(NEEDS, report)])
     assert (message.code, message.detail) == ("CLASS_UNKNOWN", "no class gold")
 
 

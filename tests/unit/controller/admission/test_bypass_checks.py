@@ -87,9 +87,12 @@ def test_what_only_looks_like_a_bypass_is_let_in(pod: dict[str, Any]) -> None:
     assert codes(pod) == []
 
 
-def test_outside_what_is_not_injected_must_not_come_from_a_configmap() -> None:
+def test_what_is_injected_wins_over_a_configmap_in_every_namespace() -> None:
     pod = with_("envFrom", [{"configMapRef": {"name": "c"}}], annotations=LEVEL)
-    assert codes(pod, enforced=False) == ["BYPASS_ENV_FROM"]
+    for enforced in (True, False):
+        assert codes(pod, enforced=enforced) == []
+        (entry,) = patched(pod, enforced=enforced)["spec"]["containers"][0]["env"]
+        assert entry == variable("NVIDIA_VISIBLE_DEVICES", "void")
 
 
 def test_every_bypass_of_the_closed_set_is_shut_here_or_named_elsewhere() -> None:
@@ -407,10 +410,10 @@ def test_only_the_visible_devices_of_who_gets_gpus_from_us_are_replaced() -> Non
     assert len(told(with_("env", flood))) == 2
 
 
-def test_a_source_is_last_where_kubelet_gives_or_nobody_looks() -> None:
+def test_a_source_is_last_where_kubelet_gives() -> None:
     source: dict[str, Any] = {"envFrom": [{"prefix": "A_"}, {"prefix": "NVIDIA_"}]}
     assert len(told(new_pod(container(gpus=1, **source)))) == 1
-    assert len(told(with_("envFrom", source["envFrom"], annotations=LEVEL), enforced=False)) == 1
+    assert told(with_("envFrom", source["envFrom"], annotations=LEVEL), enforced=False) == []
     assert told(with_("envFrom", source["envFrom"])) == []
     assert told(with_("envFrom", source["envFrom"], annotations=UUIDS)) == []
     assert told(new_pod(container(gpus=1, envFrom=[{"prefix": "A_"}]))) == []
@@ -427,9 +430,37 @@ def test_of_ephemeral_containers_the_new_ones_are_judged_whatever_comes_first() 
     ]
 
 
-def test_a_result_is_named_wherever_it_stands_and_in_order() -> None:
-    pod = new_pod(annotations={"gpuwarden.dev/node": ""}, labels={"fudo.org/gpu.uuid": ""})
-    assert [x.detail for x in validate(pod).refusals if x.code == "BYPASS_ANNOTATION"] == [
-        "fudo.org/gpu.uuid is not for a pod to bring",
-        "gpuwarden.dev/node is not for a pod to bring",
-    ]
+def brought(**pod: Any) -> list[str]:
+    found = validate(new_pod(**pod)).refusals
+    return [x.detail for x in found if x.code is ReasonCode.BYPASS_ANNOTATION]
+
+
+def test_one_refusal_names_every_result_that_a_copy_has_to_lose() -> None:
+    end = "gpuwarden alone writes this; remove it"
+    copied = "(a copy of a managed pod has it)"
+    both: dict[str, Any] = {
+        "annotations": {"gpuwarden.dev/node": ""},
+        "labels": {"fudo.org/gpu.uuid": ""},
+    }
+    keys = "fudo.org/gpu.uuid, gpuwarden.dev/node"
+    assert brought(**both) == [f"{keys}: {end} {copied}"]
+    assert brought(**both, nodeName="gpu-1") == [f"{keys}: {end} and spec.nodeName {copied}"]
+    both["annotations"]["cdi.k8s.io/gpu-assignment"] = "x"
+    assert brought(**both) == [f"{keys}, cdi.k8s.io/gpu-assignment: {end} {copied}"]
+    assert brought(annotations={"cdi.k8s.io/gpu-assignment": "x"}) == []
+
+
+def test_a_copy_without_annotations_keeps_no_reference() -> None:
+    """As `kubectl debug --copy-to` makes it: with what was injected, and no requirement."""
+    copy = patched(new_pod(annotations=UUIDS))
+    del copy["metadata"]["annotations"]
+    assert codes(copy) == []
+    (container_,) = patched(copy)["spec"]["containers"]
+    entries = {x["name"]: x for x in container_["env"]}
+    assert entries["NVIDIA_VISIBLE_DEVICES"] == variable("NVIDIA_VISIBLE_DEVICES", "void")
+    other = {"fieldRef": {"fieldPath": "metadata.annotations['example.org/x']"}}
+    for own in ({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": other}, ALL):
+        hostile = new_pod(container(env=[container_["env"][1], own]))
+        assert "BYPASS_ENV" in codes(hostile)
+    kubelet = new_pod(container(gpus=1, env=copy["spec"]["containers"][0]["env"]))
+    assert codes(kubelet) == ["BYPASS_ENV"]

@@ -65,29 +65,29 @@ def test_who_asks_kubelet_or_a_driver_gets_its_gpus_there(
     resources: dict[str, Any] | None, supply: Supply
 ) -> None:
     one = as_container({"name": "main", "resources": resources})
-    assert supply_of(one, ASKS_US, RESOURCES, enforced=True) is supply
+    assert supply_of(one, ASKS_US, RESOURCES) is supply
 
 
 @pytest.mark.parametrize(
-    ("needs", "enforced", "supply"),
+    ("needs", "supply"),
     [
-        (ASKS_US, True, Supply.REFERENCE),
-        (ASKS_US, False, Supply.REFERENCE),
-        (ASKS_KUBELET, True, Supply.NONE),
-        (ASKS_KUBELET, False, Supply.UNTOUCHED),
+        (ASKS_US, Supply.REFERENCE),
+        (ASKS_KUBELET, Supply.NONE),
+        (ASKS_A_DRIVER, Supply.NONE),
+        (ASKS_NOBODY, Supply.NONE),
     ],
 )
 def test_who_asks_nobody_gets_what_the_pod_gets_or_nothing(
-    needs: Requirements, supply: Supply, *, enforced: bool
+    needs: Requirements, supply: Supply
 ) -> None:
-    assert supply_without_request(needs, enforced=enforced) is supply
-    assert supply_of(as_container(container()), needs, RESOURCES, enforced=enforced) is supply
+    assert supply_without_request(needs) is supply
+    assert supply_of(as_container(container()), needs, RESOURCES) is supply
 
 
 def test_the_variables_that_are_added() -> None:
     assert wanted_variables(Supply.REFERENCE) == ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
     assert wanted_variables(Supply.NONE) == ("NVIDIA_VISIBLE_DEVICES",)
-    assert wanted_variables(Supply.KUBELET) == wanted_variables(Supply.UNTOUCHED) == ()
+    assert wanted_variables(Supply.KUBELET) == ()
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ ASKS_US = Requirements(managed=True, count=1)
 GOLDEN = json.loads((FOLDER / "admission_patches.json").read_text())
 
 
-def is_unrepairable(pod: Document, needs: Requirements, *, enforced: bool = False) -> bool:
-    return is_beyond_repair(admitted(pod), needs, AdmissionRules(), enforced=enforced)
+def is_unrepairable(pod: Document, needs: Requirements) -> bool:
+    return is_beyond_repair(admitted(pod), needs, AdmissionRules())
 
 
 def test_pointers_escape_what_has_a_meaning() -> None:
@@ -73,6 +73,36 @@ def _references(pod: dict[str, Any]) -> list[dict[str, str]]:
         for entry in each.get("env") or []
         if "fieldRef" in entry.get("valueFrom", {})
     ]
+
+
+def replaced(name: str, place: str) -> str:
+    return f"gpuwarden: container {place}: {name} is replaced by what the pod is given"
+
+
+def test_who_sets_a_variable_hears_once_that_it_is_replaced() -> None:
+    cuda, nvidia = variable("CUDA_VISIBLE_DEVICES", "0"), variable("NVIDIA_VISIBLE_DEVICES", "all")
+    pod = new_pod(
+        container("a b", env=[variable("MODE", "x"), cuda, cuda]),
+        container("main", env=[nvidia]),
+        initContainers=[container("step", env=[cuda])],
+        annotations=UUIDS,
+    )
+    judged = mutate(pod)
+    assert judged.warnings == (
+        replaced("CUDA_VISIBLE_DEVICES", "step"),
+        replaced("CUDA_VISIBLE_DEVICES", "'a b'"),
+        replaced("NVIDIA_VISIBLE_DEVICES", "main"),
+    )
+    assert mutate(patched(pod)).warnings == ()
+    harmless = new_pod(container(env=[variable("NVIDIA_VISIBLE_DEVICES", "none")]))
+    assert mutate(harmless).warnings == (replaced("NVIDIA_VISIBLE_DEVICES", "main"),)
+
+
+def test_so_does_who_sets_one_in_an_ephemeral_container() -> None:
+    own = container("debug", env=[variable("CUDA_VISIBLE_DEVICES", "0")])
+    pod = admitted(new_pod(annotations=UUIDS, ephemeralContainers=[own]))
+    judged = mutated_ephemeral(pod, frozenset(), AdmissionRules(), enforced=False)
+    assert judged.warnings == (replaced("CUDA_VISIBLE_DEVICES", "debug"),)
 
 
 def test_containers_that_another_webhook_adds_later_get_theirs() -> None:
@@ -132,20 +162,21 @@ def test_a_pod_is_beyond_repair_where_a_container_has_too_many_to_remove(
     pod = new_pod(annotations=UUIDS)
     pod["spec"][field] = [container("full", env=flood), container("other")]
     assert is_unrepairable(pod, ASKS_US) is beyond
-    assert not is_unrepairable(pod, Requirements(managed=True, requests=ASKS_US.requests, count=0))
+    nothing = Requirements(managed=True)
+    assert is_unrepairable(pod, nothing) is beyond
 
 
 def test_a_pod_with_an_ephemeral_container_is_beyond_repair_where_that_would_be_patched() -> None:
     pod = new_pod(ephemeralContainers=[container("debug")])
     assert is_unrepairable(pod, ASKS_US)
-    assert is_unrepairable(pod, Requirements(), enforced=True)
-    assert not is_unrepairable(pod, Requirements())
+    assert is_unrepairable(pod, Requirements())
+    assert not is_unrepairable(new_pod(), Requirements())
 
 
 def test_where_the_clusters_own_scheduler_is_ours_its_name_stays() -> None:
     rules = AdmissionRules(scheduler_name="default-scheduler")
     patch = mutated(admitted(new_pod(annotations=LEVEL)), rules, enforced=False).patch
-    assert patch == ()
+    assert [x.path for x in patch] == ["/spec/containers/0/env"]
 
 
 def test_malformed_requirements_are_refused_with_key_text_and_expectation() -> None:

@@ -1,6 +1,6 @@
 """The webhooks for pods: what the ledger is asked for a pod at its creation, what is recorded."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,14 +15,16 @@ from controller.admission.pod_webhooks import (
 )
 from controller.admission.review import Verdict
 from controller.admission.rules import AdmissionRules
+from controller.admission.validation import Judged
 from controller.ledger.record import PodRef
 from controller.ledger.reservation_id import ReservationIds, ReservationSubject
-from controller.policy import NodeMode
+from controller.policy import NodeMode, Policy
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import (
+    LEVEL,
     UUIDS,
     Document,
     admitted,
@@ -30,6 +32,7 @@ from tests.builders.admitted_pods import (
     documents,
     new_pod,
     patched,
+    variable,
 )
 from tests.builders.bindings import IDS
 from tests.fakes.admission import AdmissionWorld
@@ -73,20 +76,23 @@ class Stage:
 
     ledger: Ledger | None = field(default_factory=Ledger)
     report: bool = False
-    modes: Callable[[], Collection[NodeMode] | None] | None = None
+    policy: Callable[[], Policy | None] | None = None
     rules: AdmissionRules = field(default_factory=AdmissionRules)
     decisions: list[AdmissionDecision] = field(default_factory=list)
 
-    async def ask(self, path: str, pod: Document, **request: Any) -> Verdict:
-        webhooks = PodWebhooks(
+    def webhooks(self) -> PodWebhooks:
+        return PodWebhooks(
             self.rules,
             is_enforced={"team-a"}.__contains__,
             note=self.decisions.append,
             early=self.ledger,
             report=self.report,
-            **({} if self.modes is None else {"modes": self.modes}),
+            **({} if self.policy is None else {"policy": self.policy}),
         )
-        return await webhooks.handlers()[path](request_of(review_json(pod, **request)))
+
+    async def ask(self, path: str, pod: Document, **request: Any) -> Verdict:
+        handler = self.webhooks().handlers()[path]
+        return await handler(request_of(review_json(pod, **request)))
 
 
 def codes(verdict: Verdict) -> list[str]:
@@ -303,11 +309,39 @@ async def test_a_patch_that_is_empty_leaves_the_pod_untouched() -> None:
     assert await Stage().ask(MUTATE, pod) == Verdict(result="untouched")
 
 
-async def test_the_modes_are_those_that_nodes_are_declared_to_have() -> None:
-    pod = patched(new_pod(container(gpus=1)))
+async def test_whoever_creates_a_pod_hears_what_its_containers_will_not_have() -> None:
+    env = Policy(default_mode=NodeMode.ENV)
+    pod = new_pod(container(env=[variable("CUDA_VISIBLE_DEVICES", "0")]), annotations=UUIDS)
+    verdict = await Stage(policy=lambda: env).ask(MUTATE, pod)
+    assert verdict.warnings == (
+        "gpuwarden: container main: CUDA_VISIBLE_DEVICES is replaced by what the pod is given",
+    )
+    for namespace in ("team-a", "team-b"):
+        nothing = patched(new_pod(annotations=LEVEL), enforced=namespace == "team-a")
+        verdict = await Stage(policy=lambda: env).ask(VALIDATE, nothing, namespace=namespace)
+        text = (
+            "gpuwarden: the pod asks for no GPU and gets none; to get one, annotate the pod"
+            ' with gpuwarden.dev/gpu-count: "1" (env nodes)'
+        )
+        assert verdict == Verdict(warnings=(text,), result="admitted")
+    verdict = await Stage(report=True).ask(VALIDATE, new_pod(annotations=LEVEL))
+    assert verdict.result == "admitted"
+    assert len(verdict.warnings) == 1
+    assert (await Stage().ask(VALIDATE, patched(new_pod()))).warnings == ()
+
+
+async def test_what_no_declared_node_will_ever_serve_is_refused() -> None:
+    pod, env = patched(new_pod(container(gpus=1))), Policy(default_mode=NodeMode.ENV)
     assert codes(await Stage().ask(VALIDATE, pod)) == []
-    assert codes(await Stage(modes=lambda: None).ask(VALIDATE, pod)) == []
-    assert codes(await Stage(modes=lambda: {NodeMode.ENV}).ask(VALIDATE, pod)) == ["NODE_MODE"]
+    assert codes(await Stage(policy=lambda: None).ask(VALIDATE, pod)) == []
+    assert codes(await Stage(policy=lambda: env).ask(VALIDATE, pod)) == ["NODE_MODE"]
+
+
+async def test_before_anything_is_reserved() -> None:
+    stage = Stage(policy=Policy)
+    assert codes(await stage.ask(MUTATE, early())) == ["EXACT_UNAVAILABLE"]
+    assert stage.ledger is not None
+    assert stage.ledger.asks == []
 
 
 async def test_without_settings_violations_are_refused() -> None:
@@ -396,3 +430,75 @@ def test_names_are_cut_to_the_longest_of_the_api() -> None:
 )
 def test_a_decision_in_one_word(change: dict[str, Any], word: str) -> None:
     assert replace(DECISION, **change).word == word
+
+
+# --- What both would say, before there is a pod
+
+
+async def rehearse(stage: Stage, pod: Document, namespace: str = "team-a") -> Judged:
+    return await stage.webhooks().rehearse(admitted(pod), namespace)
+
+
+async def test_a_rehearsal_asks_the_ledger_and_leaves_nothing() -> None:
+    stage = Stage()
+    judged = await rehearse(stage, early())
+    assert (judged.refusals, judged.early is None) == ((), False)
+    assert stage.ledger is not None
+    (ask,) = stage.ledger.asks
+    assert (ask.namespace, ask.enforced, ask.dry_run, ask.granted) == ("team-a", True, True, None)
+    assert (stage.ledger.taken, stage.decisions) == ([], [])
+    await rehearse(stage, early(), "team-b")
+    assert stage.ledger.asks[1].enforced is False
+
+
+async def test_a_rehearsal_says_what_the_ledger_would_refuse() -> None:
+    none = Refusal(ReasonCode.GPU_NO_MATCH, "none")
+    judged = await rehearse(Stage(Ledger(given=none)), early())
+    assert judged.refusals == (none,)
+    assert judged.early is not None
+    judged = await rehearse(Stage(Ledger(given=BUSY)), on_its_node())
+    assert judged.refusals == (BUSY,)
+    stage = Stage(Ledger(given=BUSY))
+    judged = await rehearse(stage, early())
+    assert judged.refusals == ()
+    assert judged.warnings == (await stage.ask(MUTATE, early())).warnings
+    judged = await rehearse(Stage(None), early())
+    assert [x.code for x in judged.refusals] == [ReasonCode.LEDGER_UNAVAILABLE]
+
+
+async def test_a_rehearsal_of_who_is_refused_anyway_asks_no_ledger() -> None:
+    stage = Stage()
+    judged = await rehearse(stage, new_pod(annotations=EARLY, hostPID=True))
+    assert [x.code for x in judged.refusals] == [ReasonCode.BYPASS_HOST_PID]
+    assert stage.ledger is not None
+    assert stage.ledger.asks == []
+
+
+async def test_a_rehearsal_knows_what_the_patch_puts_right_and_what_not() -> None:
+    flood = [variable("CUDA_VISIBLE_DEVICES", "0")] * 66
+    for env, expected in ((flood[:65], []), (flood, [ReasonCode.BYPASS_UNINJECTED])):
+        judged = await rehearse(Stage(), new_pod(container(env=env), annotations=UUIDS))
+        assert [x.code for x in judged.refusals] == expected
+        assert len(judged.warnings) == (0 if expected else 1)
+    open_ = new_pod(container(env=[variable("NVIDIA_VISIBLE_DEVICES", "all")]), hostPID=True)
+    judged = await rehearse(Stage(), open_)
+    assert [x.code.value for x in judged.refusals] == ["BYPASS_ENV", "BYPASS_HOST_PID"]
+    assert not (await rehearse(Stage(), open_, "team-b")).concerned
+
+
+async def test_a_rehearsal_knows_the_policy_and_warns() -> None:
+    env = Stage(policy=lambda: Policy(default_mode=NodeMode.ENV))
+    judged = await rehearse(env, new_pod(container(gpus=1)))
+    assert [x.code for x in judged.refusals] == [ReasonCode.NODE_MODE]
+    judged = await rehearse(env, new_pod(annotations=LEVEL))
+    assert judged.refusals == ()
+    assert [x.partition(";")[0] for x in judged.warnings] == [
+        "gpuwarden: the pod asks for no GPU and gets none"
+    ]
+    judged = await rehearse(Stage(policy=Policy), early())
+    assert [x.code for x in judged.refusals] == [ReasonCode.EXACT_UNAVAILABLE]
+
+
+async def test_a_rehearsal_of_a_malformed_pod() -> None:
+    judged = await rehearse(Stage(), new_pod(annotations={"gpuwarden.dev/min-level": "?"}))
+    assert [x.code for x in judged.refusals] == [ReasonCode.REQ_INVALID]

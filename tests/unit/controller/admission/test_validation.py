@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from controller.admission.validation import (
     mutated_ephemeral,
     overfull,
     parts,
-    unservable,
     validated,
     validated_ephemeral,
 )
@@ -192,7 +190,7 @@ async def ask(
     pod: Document, policy: Policy | None, *, namespace: str = "team-a", report: bool = False
 ) -> Verdict:
     world = AdmissionWorld({"team-a"})
-    webhooks = world.webhooks(report=report, modes=lambda: None if policy is None else policy.modes)
+    webhooks = world.webhooks(report=report, policy=lambda: policy)
     return await webhooks.validate(request_of(review_json(pod, namespace=namespace)))
 
 
@@ -223,9 +221,9 @@ async def test_does_not_name_another_way_where_that_helps_nobody() -> None:
         (GPU_POD, ALL_ENV, "team-b"),
         (patched(new_pod()), ALL_ENV, "team-a"),
         (patched(new_pod(annotations=UUIDS)), ALL_ENV, "team-a"),
-        (patched(new_pod(annotations=UUIDS)), Policy(), "team-a"),
+        (patched(new_pod(annotations=UUIDS)), None, "team-a"),
     ],
-    ids=["plugin", "some", "static", "not enforced", "no GPU", "asks us", "asks us, none can"],
+    ids=["plugin", "some", "static", "not enforced", "no GPU", "asks us", "asks us, static"],
 )
 async def test_others_are_let_in(pod: Document, policy: Policy | None, namespace: str) -> None:
     assert (await ask(pod, policy, namespace=namespace)).refusals == ()
@@ -235,21 +233,6 @@ async def test_report_only_mode_says_so_and_lets_it_in() -> None:
     found = await ask(GPU_POD, ALL_ENV, report=True)
     assert (found.refusals, found.result) == ((), "reported")
     assert "NODE_MODE" in found.warnings[0]
-
-
-def test_who_also_has_claims_is_told_of_those_alone() -> None:
-    needs = Requirements(managed=True, count=1, requests=(("nvidia.com/gpu", 1),))
-    assert unservable(needs, {ENV}) is not None
-    assert unservable(replace(needs, claims=True), {ENV}) is None
-    assert unservable(replace(needs, requests=()), {ENV}) is None
-
-
-def test_every_requested_resource_is_named() -> None:
-    requests = (("nvidia.com/gpu", 1), ("example.org/gpu", 2))
-    found = unservable(Requirements(managed=True, count=3, requests=requests), {ENV})
-    assert found is not None
-    assert "requests nvidia.com/gpu, example.org/gpu:" in found.detail
-    assert found.detail.endswith('gpuwarden.dev/gpu-count: "3"')
 
 
 # --- Pods that are to be reserved for: all that would be said later is said before
@@ -397,8 +380,9 @@ def test_a_stored_pod_that_cannot_be_read_is_guarded() -> None:
     debug = container("debug", securityContext={"privileged": True})
     pod, rules = admitted(new_pod(annotations=bad, ephemeralContainers=[debug])), AdmissionRules()
     judged = validated_ephemeral(pod, frozenset(), rules, enforced=False)
-    assert (judged.concerned, told(judged)) == (True, ["BYPASS_EPHEMERAL"])
-    assert mutated_ephemeral(pod, frozenset(), rules, enforced=False) == Judged(concerned=True)
+    assert (judged.concerned, told(judged)) == (True, ["BYPASS_EPHEMERAL", "BYPASS_UNINJECTED"])
+    (operation,) = mutated_ephemeral(pod, frozenset(), rules, enforced=False).patch
+    assert operation.value == [variable("NVIDIA_VISIBLE_DEVICES", "void")]
 
 
 def test_ephemeral_containers_that_were_there_before_are_judged_with_their_pod() -> None:

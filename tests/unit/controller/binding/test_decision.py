@@ -634,7 +634,8 @@ def test_pods_with_the_same_line_of_a_map_share() -> None:
         assert refused(decided(second, mapped("train-1"), view)).code is ReasonCode.GPU_BUSY
     third = asked(binding("train-2"))
     assert reserve(decided(third, mapped("train-2"), binding_view())).share is None
-    orphan = reserve(decided(second, mapped("train-1", ownerReferences=None), binding_view()))
+    lonely = mapped("train-1", ownerReferences=None, generateName=None)
+    orphan = reserve(decided(second, lonely, binding_view()))
     assert orphan.share is None
 
 

@@ -24,7 +24,7 @@ from controller.fleet.view import FleetSnapshot
 from controller.ledger.record import GpuRecord, Holder, HolderState, Origin, PodRef
 from controller.ledger.release import GivenDevice, GivenGpu, NodeGone, UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.placement.snapshot import DeviceUse
 from controller.policy import NodeMode
 from controller.record import Record
@@ -227,6 +227,56 @@ def test_a_managed_pod_of_an_env_node_without_a_reservation(
     assert found == ({(K.UNRESERVED, "", "train-0")} if is_told else set())
 
 
+ASKS_TWO = replace(MANAGED, count=2, requests=(("nvidia.com/gpu", 2),))
+SLICES = (device(gpu="GPU-a::0"), device(gpu="GPU-a::1"))
+
+
+def test_two_slices_of_one_gpu_are_not_two_gpus() -> None:
+    def of(*devices: Any, **pod: Any) -> set[tuple[str, str, str | None]]:
+        records = (held(), held("GPU-b"))
+        return faults(*devices, pods=(bound(**pod),), records=records)
+
+    sliced = {(K.SLICED_GPU, "GPU-a", "train-0")}
+    assert of(*SLICES, needs=ASKS_TWO) == sliced
+    assert of(*SLICES, device(gpu="GPU-b::0"), needs=replace(ASKS_TWO, count=3)) == sliced
+    assert of(*SLICES, device(gpu="GPU-b::0"), needs=ASKS_TWO) == set()
+    assert of(device(gpu="GPU-a::0"), device(gpu="GPU-b::1"), needs=ASKS_TWO) == set()
+    assert of(SLICES[0], needs=ASKS_TWO) == set(), "kubelet has not named all of them"
+    assert of(*SLICES, needs=replace(ASKS_TWO, accepts=Guarantee.NODE)) == set()
+    assert of(*SLICES, needs=replace(ASKS_TWO, accepts=Guarantee.SET)) == sliced
+    assert of(*SLICES, needs=RequirementsInvalid(())) == set()
+    assert of(*SLICES, needs=None) == set()
+    assert of(*SLICES, needs=MANAGED) == set()
+    nic = (device(gpu="pool/nic-0"), device(gpu="pool/nic-1"))
+    assert of(*nic, needs=ASKS_TWO) == set()
+
+
+def test_slices_of_a_pod_that_is_elsewhere_or_unknown_are_not_its() -> None:
+    for pods in ((bound(needs=ASKS_TWO, node="gpu-2"),), ()):
+        found = faults(*SLICES, pods=pods, records=(held(),))
+        assert K.SLICED_GPU not in {kind for kind, _, _ in found}
+
+
+def test_a_gpu_that_was_replaced_under_its_pod() -> None:
+    gone = {(K.GONE_GPU, "GPU-old", "train-0")}
+    for mode in (NodeMode.ENV, NodeMode.PLUGIN):
+        records = (held("GPU-old", origin=Origin.BINDING_WEBHOOK),)
+        assert faults(records=records, mode=mode) == gone
+    for shown in ("GPU-a", "GPU-b", "MIG-1"):
+        assert faults(records=(held(shown),), mode=NodeMode.ENV) == set()
+    assert faults(records=(held("MIG-2"),)) == {(K.GONE_GPU, "MIG-2", "train-0")}
+    lost = acceptance(hash_of("a"), [gpu(0, "GPU-a", lost=True)])
+    for uuid, told in (("MIG-2", set()), ("GPU-old", {"GPU-old"})):
+        ledger = LedgerSnapshot.of([Entry(held(uuid), "1")])
+        pods = SomeBoundPods([bound()])
+        case = UseCase(NODE, NodeMode.ENV, lost, use_report(), ledger, pods, lambda _x, _y: True)
+        assert {x.gpu for x in use_faults(case) if x.kind is K.GONE_GPU} == told
+    elsewhere = replace(held("GPU-old"), node="gpu-2")
+    assert faults(records=(elsewhere,)) == set()
+    assert faults(records=(held("GPU-old"),), pods=()) == set()
+    assert faults(records=(held("GPU-old"),), pods=(bound(needs=None),)) == set()
+
+
 # --- A disagreement is told when it has come to stand, and when it is over
 
 ONE = UseFault(UseFaultKind.UNRESERVED_USE, NODE, "GPU-a", ref())
@@ -426,7 +476,7 @@ def test_only_pods_that_have_what_they_must_not_have() -> None:
     evictions = Evictions()
     for kind in UseFaultKind:
         is_due = evictions.due([fault(kind)], 0) == (ref(),)
-        assert is_due == (kind in {UseFaultKind.OTHER_GPU, UseFaultKind.UNFIT_GPU}), kind
+        assert is_due == (kind in {K.OTHER_GPU, K.UNFIT_GPU, K.SLICED_GPU}), kind
     unknown = UseFault(UseFaultKind.OTHER_GPU, NODE, "GPU-a", None, "uid-9")
     assert evictions.due([unknown], 0) == ()
 
@@ -546,6 +596,8 @@ def test_the_record_of_an_allocation() -> None:
         (K.OTHER_GPU, RecordKind.RESERVATION_MISMATCH, "other_gpu"),
         (K.UNFIT_GPU, RecordKind.RESERVATION_MISMATCH, "unfit_gpu"),
         (K.TAKEN_GPU, RecordKind.RESERVATION_MISMATCH, "taken_gpu"),
+        (K.SLICED_GPU, RecordKind.RESERVATION_MISMATCH, "sliced_gpu"),
+        (K.GONE_GPU, RecordKind.RESERVATION_MISMATCH, "gone_gpu"),
         (K.UNRESERVED, RecordKind.RESERVATION_MISMATCH, "unreserved"),
         (K.UNRESERVED_USE, RecordKind.RESERVATION_UNRESERVED, "unreserved_use"),
     ],

@@ -276,6 +276,28 @@ async def test_without_an_owner_the_name_gets_the_same() -> None:
     assert len(world.states()) == 1
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "waits"), [(None, None, False), (OWNER, None, True), (None, "alone", True)]
+)
+async def test_pods_without_owner_and_name_do_not_wait_for_each_other(
+    owner: str | None, name: str | None, *, waits: bool
+) -> None:
+    _, me, api = await stage()
+    pod = early_pod() if owner is None else owned(early_pod(), owner)
+    if name is not None:
+        pod["metadata"] |= {"name": name, "generateName": None}
+    me.audit.held = held = asyncio.Event()
+    first = asyncio.create_task(api.mutated(pod))
+    await me.audit.asked.wait()
+    me.audit.held = None
+    second = asyncio.create_task(api.mutated(pod))
+    for _ in range(100):  # nothing but the first one's turn keeps it waiting
+        await asyncio.sleep(0)
+    assert second.done() is not waits
+    held.set()
+    assert (told(await first) == told(await second)) is waits
+
+
 async def test_two_replicas_give_an_owner_the_same() -> None:
     world, me, _ = await stage()
     other = await world.replica("b")

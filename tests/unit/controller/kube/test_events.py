@@ -318,6 +318,18 @@ def told(
             "kubelet gave the pod GPU-a, which is reserved for another pod",
         ),
         (
+            UseFaultKind.SLICED_GPU,
+            ON_POD,
+            "GpuMismatch",
+            "kubelet gave the pod slices of GPU-a, where it has asked for as many GPUs",
+        ),
+        (
+            UseFaultKind.GONE_GPU,
+            ON_POD,
+            "GpuMismatch",
+            "the pod has GPU-a, which its node shows no more: it was replaced or split anew",
+        ),
+        (
             UseFaultKind.UNRESERVED,
             ON_POD,
             "GpuUnreserved",

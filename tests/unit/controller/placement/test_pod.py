@@ -1,10 +1,9 @@
-import json
 from typing import Any
 
 import pytest
 
 from controller.placement.gpu_map import Place, is_device_uuid, parse_gpu_map, pod_ordinal
-from controller.placement.pod import PodDecodeError, decode_pod, device_requests, find_pod
+from controller.placement.pod import PodDecodeError, decode_pod, device_requests
 from controller.placement.values import RequirementTextError
 from gpuwarden.finding import Finding
 from tests.builders.pods import GPU_RESOURCE, as_pod, pod_json
@@ -88,32 +87,6 @@ def test_what_is_no_pod_is_refused(data: bytes) -> None:
 def test_nulls_of_the_api_are_empty() -> None:
     pod = decode_pod(b'{"metadata":{"annotations":null,"labels":null},"spec":{"containers":null}}')
     assert (pod.annotations, pod.labels, device_requests(pod, GPU)) == ({}, {}, ())
-
-
-def test_the_pod_template_of_a_workload_is_found() -> None:
-    pod = pod_json({"a": "b"}, name=None)
-    template = {"metadata": pod["metadata"], "spec": pod["spec"]}
-    job = {"spec": {"template": template}}
-    for workload in (pod, job, {"kind": "CronJob", "spec": {"jobTemplate": job}}):
-        assert find_pod(json.dumps(workload).encode()).annotations == {"a": "b"}
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"{}",
-        b'{"spec":{}}',
-        b'{"kind":"Service","spec":{"ports":[]}}',
-        b"[1]",
-        b"\xff",
-        b'{"spec":{"template":{"spec":{"template":{"spec":{"template":{"spec":{}}}}}}}}',
-        b'{"spec":{"template":7}}',
-        b" " * (5 << 20),
-    ],
-)
-def test_what_holds_no_pod_is_refused(data: bytes) -> None:
-    with pytest.raises(PodDecodeError):
-        find_pod(data)
 
 
 # --- The gpu-scheduling-map, line by line
@@ -239,6 +212,11 @@ def test_name_of_a_bare_pod(name: str | None, expected: int | None) -> None:
     assert ordinal(name=name) == expected
 
 
+def test_a_random_suffix_that_has_digits_alone_is_no_ordinal() -> None:
+    assert ordinal(name="train-24680", generate_name="train-") is None
+    assert ordinal(name="web-3", generate_name="web-", owner="StatefulSet/web") == 3
+
+
 def test_all_digit_suffix_of_a_replica_set_is_no_ordinal() -> None:
     assert ordinal(name="dep-7d9f5-24680", owner="ReplicaSet/dep-7d9f5") is None
     assert ordinal(name="dep-7d9f5-24680", labels={"pod-template-hash": "7d9f5"}) is None
@@ -247,6 +225,8 @@ def test_all_digit_suffix_of_a_replica_set_is_no_ordinal() -> None:
 def test_only_the_suffix_of_its_own_stateful_set_counts() -> None:
     assert ordinal(name="web-3", owner="StatefulSet/web") == 3
     assert ordinal(name="web-3-4", owner="StatefulSet/web") is None
+    assert ordinal(name="web-03", owner="StatefulSet/web") is None
+    assert ordinal(name="web-0", owner="StatefulSet/web") == 0
     assert ordinal(name="job-3-4", owner="Job/job") is None
 
 
@@ -258,14 +238,34 @@ def test_indexed_job() -> None:
 def test_precedence() -> None:
     annotations = {"gpuwarden.dev/ordinal": "1", COMPLETION: "4"}
     labels = {INDEX: "2", COMPLETION: "3"}
-    pod: dict[str, Any] = {"name": "web-5", "owner": "StatefulSet/web"}
+    pod: dict[str, Any] = {"name": "job-5-abcde", "owner": "Job/job"}
     assert ordinal(annotations=annotations, labels=labels, **pod) == 1
     del annotations["gpuwarden.dev/ordinal"]
     assert ordinal(annotations=annotations, labels=labels, **pod) == 2
     del labels[INDEX]
     assert ordinal(annotations=annotations, labels=labels, **pod) == 3
     assert ordinal(annotations=annotations, **pod) == 4
-    assert ordinal(**pod) == 5
+    assert ordinal(name="web-5", owner="StatefulSet/web") == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"labels": {INDEX: "2"}}, INDEX),
+        ({"labels": {COMPLETION: "2"}}, COMPLETION),
+        ({"annotations": {COMPLETION: "2"}}, COMPLETION),
+    ],
+)
+@pytest.mark.parametrize("owner", ["StatefulSet/web", None])
+def test_a_label_against_the_name_is_a_fault(
+    given: dict[str, Any], key: str, owner: str | None
+) -> None:
+    assert ordinal(name="web-5", owner=owner, **given) == Finding(
+        key, "2", "5, as the pod's name says"
+    )
+    assert ordinal(name="web-2", owner=owner, **given) == 2
+    explicit = {**given, "annotations": {"gpuwarden.dev/ordinal": "7"}}
+    assert ordinal(name="web-5", owner=owner, **explicit) == 7
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.0", "x", "1 ", "9" * 19])

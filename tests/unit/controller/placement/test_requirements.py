@@ -247,6 +247,15 @@ def test_assign_asks_for_any_gpu_early(text: str) -> None:
     assert (needs.count, needs.labels, needs.reserve) == (1, frozenset(), Reserve.ADMISSION)
 
 
+def test_assign_beside_a_request_leaves_count_and_choice_to_it() -> None:
+    """Kubelet chooses the GPU later: nothing is reserved for the pod at its creation."""
+    assign = {"fudo.org/gpu.assign": "true"}
+    needs = requirements(labels=assign, gpus=2)
+    assert (needs.count, needs.requests, needs.reserve) == (2, (("nvidia.com/gpu", 2),), None)
+    asked = requirements({"gpuwarden.dev/reserve": "admission"}, labels=assign, gpus=2)
+    assert asked.reserve is Reserve.ADMISSION
+
+
 @pytest.mark.parametrize("text", ["false", "0"])
 def test_labels_that_are_not_asked_for_guard_nothing(text: str) -> None:
     labels = {"fudo.org/gpu.assign": text, "gpuwarden.dev/gpu.big": text}
@@ -270,7 +279,28 @@ def test_the_pods_own_line_of_the_map() -> None:
     )
 
 
-def test_a_pod_without_its_name_yet_has_no_place_yet() -> None:
+@pytest.mark.parametrize(
+    ("pod", "name"),
+    [
+        ({"name": None, "generate_name": "train-7d9f-", "owner": "ReplicaSet/train-7d9f"}, "*"),
+        ({"name": None, "generate_name": "train-"}, "*"),
+        ({"name": "train-24680", "generate_name": "train-"}, "24680"),
+        ({"name": "train-0-x7k2p", "owner": "Job/train"}, "x7k2p"),
+        ({"name": "web-01", "owner": "StatefulSet/web"}, "01"),
+    ],
+)
+def test_a_map_of_a_pod_that_never_has_an_ordinal_is_a_fault(
+    pod: dict[str, Any], name: str
+) -> None:
+    text = {"gpu-scheduling-map": "0=n:0\n1=n:1"}
+    found = faults(text, **pod)
+    assert "expected a pod with an ordinal: of a StatefulSet or Indexed Job, or with" in found
+    assert f"{name};" in found
+    explicit = requirements({**text, "gpuwarden.dev/ordinal": "1"}, **pod)
+    assert explicit.place == Place("n", (1,))
+
+
+def test_the_pods_of_a_template_have_no_place_yet() -> None:
     needs = requirements({"gpu-scheduling-map": "0=n:0,1"}, name=None)
     assert (needs.mapped, needs.place, needs.count) == (True, None, 1)
     assert "place: not known until the pod has its ordinal" in describe(needs)

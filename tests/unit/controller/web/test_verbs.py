@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from controller.placement.explanation import FitReport
 from controller.placement.filter_and_score import HeldBack
-from controller.placement.pod import find_pod
 from controller.placement.requirements import UNMANAGED, Requirements, RequirementsInvalid, describe
 from controller.placement.snapshot import DeviceUse, no_use
 from controller.placement.static_hashes import InsecureStaticHashes
@@ -24,7 +24,7 @@ from controller.web.verbs import (
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy, node
-from tests.builders.pods import pod_json
+from tests.builders.pods import as_pod, pod_json
 from tests.fakes.placement import World, args
 from tests.fakes.recording_audit import RecordingAudit
 
@@ -216,19 +216,48 @@ def test_a_rejection_is_recorded_and_says_what_it_rests_on() -> None:
 
 def test_fit() -> None:
     verbs = World(fleet(healthy("n1")), enforced=frozenset({"team-b"})).verbs()
-    needs, report = verbs.fit(json.dumps(MANAGED).encode())
+    needs, report = verbs.fit(as_pod(MANAGED))
     assert isinstance(needs, Requirements)
     assert describe(needs)[0] == f"attestation hash: {hash_of('a')}"
     assert report is not None
     assert report.fits[0].refusal is None
-    assert verbs.fit(json.dumps(PLAIN).encode()) == (UNMANAGED, None)
-    del PLAIN["metadata"]["namespace"]
-    needs, report = verbs.fit(json.dumps(PLAIN).encode(), "team-b")
+    assert verbs.fit(as_pod(PLAIN)) == (UNMANAGED, None)
+    elsewhere = {**PLAIN, "metadata": {**PLAIN["metadata"], "namespace": "team-b"}}
+    needs, report = verbs.fit(as_pod(elsewhere))
     assert report is not None
     wrong = pod_json({"gpuwarden.dev/gpu-count": "x"})
-    needs, report = verbs.fit(json.dumps(wrong).encode())
+    needs, report = verbs.fit(as_pod(wrong))
     assert isinstance(needs, RequirementsInvalid)
     assert report is not None
+    assert verbs.fit(as_pod(wrong), placed=True) == (needs, report)
+
+
+def test_fit_before_anything_is_decided() -> None:
+    world = World(fleet(healthy("n1")), not_ready="first round")
+    needs, report = world.verbs().fit(as_pod(MANAGED))
+    assert isinstance(needs, Requirements)
+    assert report == FitReport((), {}, Refusal(ReasonCode.CONTROLLER_NOT_READY, "first round"))
+    assert world.verbs().fit(as_pod(PLAIN)) == (UNMANAGED, None)
+
+
+def test_fit_on_the_node_of_the_map_alone() -> None:
+    verbs = World(fleet(healthy("n1"), healthy("n2"))).verbs()
+    asking = {"gpu-scheduling-map": "0=n2:0\n1=away:0", "gpuwarden.dev/ordinal": "0"}
+    _, everywhere = verbs.fit(as_pod(pod_json(asking)))
+    _, placed = verbs.fit(as_pod(pod_json(asking)), placed=True)
+    assert everywhere is not None
+    assert placed is not None
+    assert [x.node for x in everywhere.fits] == ["n1", "n2"]
+    assert placed.fits == everywhere.fits[1:]
+    _, placed = verbs.fit(as_pod(pod_json(asking | {"gpuwarden.dev/ordinal": "1"})), placed=True)
+    assert placed is not None
+    (away,) = placed.fits
+    assert away.node == "away"
+    assert away.refusal is not None
+    assert away.refusal.code is ReasonCode.NODE_NO_EVIDENCE
+    _, unmapped = verbs.fit(as_pod(MANAGED), placed=True)
+    assert unmapped is not None
+    assert [x.node for x in unmapped.fits] == ["n1", "n2"]
 
 
 def test_nothing_is_busy_without_reservations() -> None:
@@ -286,8 +315,24 @@ def test_what_holds_the_pod_back_is_said_of_the_nodes_that_would_pass() -> None:
     assert asked == [("team-a", UID, 1)]
     explained = verbs.explain(json.dumps(REQUIREMENT).encode())
     assert [x.code for x in explained.rejections] == [ReasonCode.QUOTA_EXCEEDED]
-    pod = find_pod(json.dumps(REQUIREMENT).encode())
+    pod = as_pod(REQUIREMENT)
     assert (verbs.is_held_back(pod), world.verbs().is_held_back(pod)) == (True, False)
+
+
+def test_fit_says_what_holds_the_pod_back_where_it_would_pass() -> None:
+    over = HeldBack(Refusal(ReasonCode.QUOTA_EXCEEDED, "4 of 4"))
+    world = World(fleet=fleet(healthy("n1"), node("n2")))
+    verbs = replace(world.verbs(), held_back=lambda _namespace, _uid, _count: over)
+    _, report = verbs.fit(as_pod(REQUIREMENT))
+    assert report is not None
+    assert [x.refusal and x.refusal.code for x in report.fits] == [
+        ReasonCode.QUOTA_EXCEEDED,
+        ReasonCode.NODE_NO_EVIDENCE,
+    ]
+    assert report.totals == {ReasonCode.QUOTA_EXCEEDED: 1, ReasonCode.NODE_NO_EVIDENCE: 1}
+    _, report = verbs.fit(as_pod(MANAGED))
+    assert report is not None
+    assert report.fits[0].refusal is None, "it asks for no GPU"
 
 
 def test_the_denied_come_first_among_many_reasons() -> None:
@@ -303,25 +348,25 @@ def test_the_denied_come_first_among_many_reasons() -> None:
 def test_where_a_waiting_pod_would_pass() -> None:
     world = World(fleet(healthy("n1"), healthy("n2"), node("n3")))
     verbs = world.verbs()
-    requiring = find_pod(json.dumps(pod_json({"gpuwarden.dev/gpu-count": "8"})).encode())
+    requiring = as_pod(pod_json({"gpuwarden.dev/gpu-count": "8"}))
     assert verbs.passing(requiring) == ["n1", "n2"]
     world.held = {"GPU-n1-0": "somebody"}
     assert verbs.passing(requiring) == ["n2"]
-    assert verbs.passing(find_pod(json.dumps(pod_json({})).encode())) == []
+    assert verbs.passing(as_pod(pod_json({}))) == []
     wrong = pod_json({"gpuwarden.dev/gpu-count": "x"})
-    assert verbs.passing(find_pod(json.dumps(wrong).encode())) == []
+    assert verbs.passing(as_pod(wrong)) == []
 
 
 def test_why_a_pod_waits_where_nobody_asks_filter() -> None:
     world = World(fleet(healthy("n1"), healthy("n2")), denied={UID: frozenset({"n2"})})
     document = pod_json({"gpuwarden.dev/gpu-count": "9"})
     document["metadata"]["uid"] = UID
-    pod = find_pod(json.dumps(document).encode())
+    pod = as_pod(document)
     (rejection,) = world.verbs().why_waiting(pod).rejections
     assert (rejection.code, rejection.count) == (ReasonCode.GPU_NO_MATCH, 2)
     assert rejection.detail.endswith("needs 9 GPUs, node has 8, 8 free")
     document["metadata"]["annotations"]["gpuwarden.dev/gpu-count"] = "1"
-    found = world.verbs().why_waiting(find_pod(json.dumps(document).encode()))
+    found = world.verbs().why_waiting(as_pod(document))
     assert (found.passing, found.examples) == (1, ("n1",))
 
 

@@ -53,11 +53,36 @@ def test_where_a_pod_fits_by_name(ask: Cli, fleet: FakeFleetServer, pod: str) ->
     assert json.loads(ask("fit", "-f", pod, "-o", "json").out)["guarded"] is True
 
 
+WEB = [
+    pb.Fit(node="gpu-a1", pod="web-0", passes=True, score=7, guarantee="exact"),
+    pb.Fit(node="gpu-b1", pod="web-1", code="GPU_BUSY", detail="too few"),
+    pb.Fit(node="gpu-a1", pod="web-1", passes=True),
+]
+
+
+@pytest.mark.parametrize(("fits", "code"), [(WEB, 0), (WEB[:2], 3), (WEB[1:2], 3), (WEB[:1], 0)])
+def test_each_pod_of_a_map_needs_a_node(
+    ask: Cli, fleet: FakeFleetServer, pod: str, fits: list[pb.Fit], code: int
+) -> None:
+    fleet.fit = pb.FitPodResponse(guarded=True, fits=fits)
+    ran = ask("fit", "-f", pod)
+    assert ran.code == code
+    assert ran.lines[2].split()[:3] == ["POD", "NODE", "FITS"]
+
+
 @pytest.mark.parametrize(
     ("answer", "ended"),
     [
         (pb.FitPodResponse(), (0, "The pod has no GPU requirement")),
         (pb.FitPodResponse(guarded=True), (3, "No nodes.")),
+        (
+            pb.FitPodResponse(warnings=["no \x1bGPU"], guarded=True, fits=FIT.fits),
+            (0, "Warning: no \\x1bGPU\nThe pod requires:\n"),
+        ),
+        (
+            pb.FitPodResponse(code="GPU_BUSY", detail="x", guarded=True, fits=FIT.fits),
+            (3, "The pod is refused: GPU_BUSY x\n\nNODE "),
+        ),
         (pb.FitPodResponse(guarded=True, fits=FIT.fits[1:]), (3, "HASH_MISMATCH")),
         (
             pb.FitPodResponse(code="REQ_INVALID", detail="min-level: L9"),
