@@ -32,7 +32,7 @@ _AT_WILL: Final = frozenset(
 _REFUSED: Final = "refused"
 _ALLOWED: Final = "allowed"
 _ABOUT_PODS: Final = {
-    RecordKind.FILTER_DECISION: ("uid",),
+    RecordKind.FILTER_DECISION: ("uid", "verb"),
     RecordKind.ADMISSION_DECISION: ("step", "owner"),
     RecordKind.BIND_DECISION: ("uid", "node"),
     RecordKind.API_FINALIZE: ("uid", "reservation", "gpu"),

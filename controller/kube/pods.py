@@ -69,6 +69,8 @@ class KnownPod:
     static_uid: str = ""
     """The UID that its node knows a static pod by: that of the API server's copy is another one.
     Empty for other pods."""
+    is_deleted: bool = False
+    """Its deletion was asked for; it may still run."""
 
 
 def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
@@ -91,6 +93,7 @@ def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
             needs=asked.needs if asked.may_count and not has_ended else None,
             evicted_after_s=evicted_after_s(pod) if node and not has_ended else None,
             static_uid=pod.annotations.get(_MIRROR, ""),
+            is_deleted=pod.metadata.deletion_timestamp is not None,
         )
 
     return Kind(PODS, read)
@@ -340,6 +343,11 @@ class ClusterPods:
         """The cached pod of that UID; a missing one proves nothing."""
         entry = self._cache.objects.get(f"{pod.namespace}/{pod.name}")
         return None if entry is None or entry.uid != pod.uid else _seen(entry.value)
+
+    def is_leaving(self, pod: PodRef) -> bool:
+        """Whether the pod of that UID is being deleted, or the cache has it no more."""
+        entry = self._cache.objects.get(f"{pod.namespace}/{pod.name}")
+        return entry is None or entry.uid != pod.uid or entry.value.is_deleted
 
     async def look(self, pod: PodRef) -> PodSeen | PodGone:
         """The pod of that UID at its newest; raises PodsUnavailableError."""

@@ -253,6 +253,8 @@ class FilterDecision:
     """Codes of all nodes and the digest of the full list; costly, call it once."""
     reported: bool = False
     """Whether all nodes passed whatever was decided: report-only mode."""
+    preempts: bool = False
+    """Whether it was about nodes that kube-scheduler wanted to empty: /preempt."""
 
 
 def not_ready_record() -> Record:
@@ -286,6 +288,7 @@ def decision_record(decision: FilterDecision, totals: Totals) -> Record:
             "policy": decision.policy_digest,
             "fleetVersion": decision.fleet_version,
             "insecure": list(decision.insecure),
+            **({"verb": "preempt"} if decision.preempts else {}),
         },
     )
 

@@ -37,6 +37,7 @@ class Metadata(_Object, frozen=True, gc=False):
     namespace: str | None = None
     uid: str | None = None
     resource_version: str | None = None
+    deletion_timestamp: str | None = None
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     owner_references: tuple[OwnerReference, ...] | None = None
@@ -80,6 +81,8 @@ class PodStatus(_Object, frozen=True, gc=False):
     """PodStatus."""
 
     phase: str = ""
+    nominated_node_name: str | None = None
+    """Where kube-scheduler has evicted pods for this one."""
 
 
 class Pod(_Object, frozen=True, gc=False):

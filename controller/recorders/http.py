@@ -114,7 +114,7 @@ class ExtenderRecorder(ListenerRecorder):
         if result in _BAD:
             self._limited.warning(Event.EXTENDER_BAD_REQUEST, key=result, verb=verb, result=result)
             return
-        if (verb, result) == ("filter", "not_ready"):
+        if verb != "prioritize" and result == "not_ready":
             self._audit.note(not_ready_record())
         self._log.debug(Event.EXTENDER_ANSWERED, verb=verb, result=result)
 
@@ -126,7 +126,7 @@ class ExtenderRecorder(ListenerRecorder):
 
 
 class FilterRecorder:
-    """Records each /filter decision in the audit log and counts its nodes per code."""
+    """Records each decision about nodes in the audit log and counts its nodes per code."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class FilterRecorder:
         count_nodes: Callable[[Mapping[ReasonCode, int]], None],
         emit: Callable[[FilterDecision, Totals], None] | None = None,
     ) -> None:
-        """`emit` sends Events about it."""
+        """`emit` sends Events about those of /filter."""
         self._audit = audit
         self._count_nodes = count_nodes
         self._emit = emit
@@ -147,13 +147,14 @@ class FilterRecorder:
         self._audit.note(record)
         self._log.info(
             Event.FILTER_DECIDED,
+            verb="preempt" if decision.preempts else "filter",
             pod=record.subject.removeprefix("pod/"),
             decision=record.decision,
             passed=totals.passed,
             rejected=record.refs["rejected"],
         )
         self._count_nodes({**totals.rejected, ReasonCode.ACCEPTED: totals.passed})
-        if self._emit is not None:
+        if self._emit is not None and not decision.preempts:
             self._emit(decision, totals)
 
 

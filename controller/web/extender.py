@@ -1,4 +1,4 @@
-"""The scheduler extender over HTTP: /filter, /prioritize, /healthz, and its listener.
+"""The scheduler extender over HTTP: /filter, /prioritize, /preempt, /healthz, and its listener.
 
 Plain HTTP on loopback, else mTLS: who has a certificate from the client CA may call.
 Bodies are bounded in size, in time and in sum; what a client sends can delay only its
@@ -15,9 +15,10 @@ from aiohttp import web
 
 from controller.placement.filter_and_score import FilterDecision
 from controller.web.listener import ConnectionLimits, HttpServer, ListenerObserver
+from controller.web.scheduler_messages import Body, encode_error
 from controller.web.server import HEALTH_PATHS, BodyReceiver, BodyRefusedError, sent_traceparent
 from controller.web.tls import TlsFiles
-from controller.web.verbs import Answer, Body, ExtenderVerbs, encode_error
+from controller.web.verbs import Answer, ExtenderVerbs
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below
@@ -74,6 +75,7 @@ class Extender:
         app = web.Application()
         app.router.add_post("/filter", self._filter)
         app.router.add_post("/prioritize", self._prioritize)
+        app.router.add_post("/preempt", self._preempt)
         for path in HEALTH_PATHS:
             app.router.add_get(path, self._healthz)
         return app
@@ -86,6 +88,9 @@ class Extender:
 
     async def _prioritize(self, request: web.Request) -> web.Response:
         return await self._trace(Span.PRIORITIZE, request, "prioritize", self._verbs.prioritize)
+
+    async def _preempt(self, request: web.Request) -> web.Response:
+        return await self._trace(Span.PREEMPT, request, "preempt", self._verbs.preempt)
 
     async def _trace(
         self, name: Span, request: web.Request, verb: str, decide: Callable[[Body], Answer]

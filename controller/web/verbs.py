@@ -2,18 +2,12 @@
 
 Reads snapshots that others keep in memory, never the network: an answer takes what
 the CPU needs for it. No side effects but the decision that it hands back.
-
-Source of the wire form: k8s.io/kube-scheduler/extender/v1 (types.go, types_test.go). The Go types
-have no JSON tags: keys are the Go field names, Go's decoder takes them in any case, an
-unused list arrives as `null`. Nodes are never taken apart: their bytes are echoed.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
-
+from controller.ledger.record import PodRef
 from controller.placement.explanation import (
     FitReport,
     PodExplanation,
@@ -23,12 +17,14 @@ from controller.placement.explanation import (
 )
 from controller.placement.filter_and_score import (
     FilterDecision,
+    FilterOutcome,
     HeldBack,
     filter_nodes,
     prioritize_nodes,
 )
 from controller.placement.keys import RequirementRules
-from controller.placement.pod import Pod, PodDecodeError, decode_pod
+from controller.placement.pod import Pod, decode_pod
+from controller.placement.preemption import none_of, preempt_nodes, waits_for
 from controller.placement.refusals import message
 from controller.placement.requirements import (
     Requirements,
@@ -37,153 +33,19 @@ from controller.placement.requirements import (
     share_group,
 )
 from controller.placement.snapshot import GpuUse, Scene, Scenes
+from controller.web.scheduler_messages import (
+    ArgsError,
+    Body,
+    ExtenderArgs,
+    PreemptionArgs,
+    decode_args,
+    decode_preemption_args,
+    encode_error,
+    encode_filter_result,
+    encode_preemption_result,
+    encode_priorities,
+)
 from gpuwarden.reasons import ReasonCode, Refusal
-
-# --- kube-scheduler's extender/v1 on the wire
-
-_MAX_NODES = 100_000
-_MAX_NAME_CHARS = 253
-
-Body = bytes | bytearray | memoryview
-_Name = Annotated[str, msgspec.Meta(max_length=_MAX_NAME_CHARS)]
-
-
-class ArgsError(ValueError):
-    """The body is no ExtenderArgs; the text is for the answer and quotes nothing of the body."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExtenderArgs:
-    """A request: the pod and its candidates, by name (`nodes` None) or as whole objects."""
-
-    pod: Pod
-    names: list[str]
-    """In input order; with `nodes`, the name of each."""
-    nodes: list[msgspec.Raw] | None
-
-
-class _NodeList(msgspec.Struct, gc=False):
-    items: list[msgspec.Raw] | None = None
-
-
-class _Args(msgspec.Struct, rename="pascal", gc=False):
-    """What kube-scheduler itself sends, decoded in one pass."""
-
-    pod: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    nodes: _NodeList | msgspec.UnsetType | None = msgspec.UNSET
-    node_names: list[_Name] | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class _NodeMetadata(msgspec.Struct, gc=False):
-    name: _Name
-
-
-class _Node(msgspec.Struct, gc=False):
-    metadata: _NodeMetadata
-
-
-class _FilterResult(msgspec.Struct, rename="pascal"):
-    nodes: object
-    node_names: Sequence[str] | None
-    failed_nodes: Mapping[str, str]
-    failed_and_unresolvable_nodes: Mapping[str, str]
-    error: str
-
-
-_ARGS = msgspec.json.Decoder(_Args)
-_ANY_CASE = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_NODES = msgspec.json.Decoder(_NodeList | None)
-_NAMES = msgspec.json.Decoder(list[_Name] | None)
-_NODE = msgspec.json.Decoder(_Node)
-_ENCODER = msgspec.json.Encoder()
-_NAME_FIRST = b'{"metadata":{"name":"'
-"""How Go writes a Node inside a list: ObjectMeta's first field is the name."""
-
-
-def decode_args(body: Body) -> ExtenderArgs:
-    """Decode ExtenderArgs with keys in any case; raises ArgsError."""
-    try:
-        args = _ARGS.decode(body)
-        if msgspec.UNSET in (args.pod, args.nodes, args.node_names):
-            args = _decode_any_case(body)
-        return _checked(args)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PodDecodeError) as error:
-        raise ArgsError(f"decode args: {error}") from None
-
-
-def encode_filter_result(
-    args: ExtenderArgs, passed: Sequence[str], reasons: Mapping[str, str], error: str = ""
-) -> bytes:
-    """Encode ExtenderFilterResult in the form of the request.
-
-    `passed` is a subset of the names in input order. Every rejection stands in
-    FailedAndUnresolvableNodes: with no preempt verb, FailedNodes would make the
-    scheduler evict pods for nothing.
-    """
-    nodes, names = None, None
-    if args.nodes is None:
-        names = passed
-    else:
-        nodes = {"metadata": {}, "items": _kept(args, frozenset(passed))}
-    return _ENCODER.encode(_FilterResult(nodes, names, {}, reasons, error))
-
-
-def encode_error(error: str) -> bytes:
-    """Encode a result that says nothing but why there is none; it fails the scheduling cycle."""
-    return _ENCODER.encode(_FilterResult(None, None, {}, {}, error))
-
-
-def encode_priorities(scores: Mapping[str, int]) -> bytes:
-    """Encode HostPriorityList: a bare array."""
-    return _ENCODER.encode([{"Host": host, "Score": score} for host, score in scores.items()])
-
-
-def _kept(args: ExtenderArgs, passed: Container[str]) -> list[msgspec.Raw]:
-    pairs = zip(args.names, args.nodes or (), strict=True)
-    return [node for name, node in pairs if name in passed]
-
-
-def _decode_any_case(body: Body) -> _Args:
-    found: dict[str, msgspec.Raw] = {}
-    for key, value in _ANY_CASE.decode(body).items():
-        lower = key.lower()
-        if lower in {"pod", "nodes", "nodenames"} and found.setdefault(lower, value) is not value:
-            raise ArgsError(f"decode args: key {lower} is repeated in another case")
-    return _Args(
-        found.get("pod", msgspec.UNSET),
-        _NODES.decode(found["nodes"]) if "nodes" in found else None,
-        _NAMES.decode(found["nodenames"]) if "nodenames" in found else None,
-    )
-
-
-def _checked(args: _Args) -> ExtenderArgs:
-    if args.pod is msgspec.UNSET or bytes(args.pod) == b"null":
-        raise ArgsError("missing pod in args")
-    pod = decode_pod(args.pod)
-    nodes = args.nodes.items or [] if isinstance(args.nodes, _NodeList) else None
-    names = args.node_names if isinstance(args.node_names, list) else None
-    if names or nodes is None:
-        return ExtenderArgs(pod, _bounded(names or []), None)
-    return ExtenderArgs(pod, _bounded([_name_of(node) for node in nodes]), nodes)
-
-
-def _bounded(names: list[str]) -> list[str]:
-    if len(names) > _MAX_NODES:
-        raise ArgsError(f"decode args: more than {_MAX_NODES} nodes")
-    return names
-
-
-def _name_of(node: msgspec.Raw) -> str:
-    """The name of a Node's bytes, without reading them to the end where Go wrote them."""
-    start = bytes(memoryview(node)[: len(_NAME_FIRST) + _MAX_NAME_CHARS + 1])
-    if start.startswith(_NAME_FIRST):
-        name, quote, _ = start[len(_NAME_FIRST) :].partition(b'"')
-        if quote and b"\\" not in name:
-            return name.decode()
-    return _NODE.decode(node).metadata.name
-
-
-# --- the verbs
 
 INSECURE_STATIC_HASHES = "static-hashes"
 _MARK = " (insecure static hashes)"
@@ -192,6 +54,11 @@ _MARK = " (insecure static hashes)"
 def _no_nodes(_pod_uid: str) -> frozenset[str]:
     """For an installation without a binding webhook."""
     return frozenset()
+
+
+def _no_pod(_pod: PodRef) -> bool:
+    """For an installation of which nobody says what pods it has."""
+    return False
 
 
 AskHeldBack = Callable[[str, str, int], HeldBack | None]
@@ -225,6 +92,8 @@ class ExtenderVerbs:
     """Whether a namespace makes every GPU pod in it managed."""
     denied: Callable[[str], frozenset[str]] = _no_nodes
     """Nodes that the binding webhook has just denied the pod of a UID."""
+    is_leaving: Callable[[PodRef], bool] = _no_pod
+    """Whether a pod that holds GPUs is being deleted or gone."""
     held_back: AskHeldBack = nobody_held_back
     """What the binding webhook would say to the pod whichever GPUs it is to get."""
     report: bool = False
@@ -250,22 +119,10 @@ class ExtenderVerbs:
             body = self._passing(args) if self.report else encode_error(text)
             return Answer(200, body, "not_ready")
         scene = self._scene(args.pod, needs)
-        uid = args.pod.metadata.uid or ""
-        outcome = filter_nodes(
-            args.names, needs, scene, self.denied(uid), self._held_back(args.pod, needs)
-        )
-        metadata = args.pod.metadata
-        decision = FilterDecision(
-            namespace=metadata.namespace or "",
-            pod=metadata.name or "",
-            uid=metadata.uid or "",
-            candidates=len(args.names),
-            policy_digest=scene.policy.policy.digest,
-            fleet_version=scene.fleet.version,
-            insecure=self.insecure,
-            totals=outcome.totals,
-            reported=self.report,
-        )
+        denied = self.denied(args.pod.metadata.uid or "")
+        held_back = self._held_back(args.pod, needs)
+        outcome = filter_nodes(args.names, needs, scene, denied, held_back)
+        decision = self._decision(args.pod, outcome, scene)
         if self.report:
             result = "passed" if outcome.passed else "reported"
             return Answer(200, self._passing(args), result, decision)
@@ -287,6 +144,36 @@ class ExtenderVerbs:
             return Answer(200, zeros, "not_ready")
         scores = prioritize_nodes(args.names, needs, self._scene(args.pod, needs))
         return Answer(200, encode_priorities(scores), "passed")
+
+    def preempt(self, body: Body) -> Answer:
+        """Answer /preempt: no node for managed pods while nothing can be decided about them."""
+        try:
+            args = decode_preemption_args(body)
+        except ArgsError as error:
+            return Answer(400, encode_error(str(error)), "bad")
+        everybody, nobody = encode_preemption_result(args.victims), encode_preemption_result({})
+        needs = self._needs(args.pod)
+        if isinstance(needs, Requirements) and not needs.managed:
+            return Answer(200, everybody, "untouched")
+        if self.not_ready() is not None:
+            return Answer(200, everybody if self.report else nobody, "not_ready")
+        scene = self._scene(args.pod, needs)
+        outcome = self._emptied(args, needs, scene)
+        decision = self._decision(args.pod, outcome, scene, preempts=True)
+        if self.report:
+            return Answer(200, everybody, "passed" if outcome.passed else "reported", decision)
+        kept = encode_preemption_result({name: args.victims[name] for name in outcome.passed})
+        return Answer(200, kept, "passed" if outcome.passed else "rejected", decision)
+
+    def _emptied(
+        self, args: PreemptionArgs, needs: Requirements | RequirementsInvalid, scene: Scene
+    ) -> FilterOutcome:
+        denied = self.denied(args.pod.metadata.uid or "")
+        nominated = args.pod.status.nominated_node_name
+        if nominated and waits_for(nominated, needs, scene, self.is_leaving, denied):
+            return none_of(list(args.victims))
+        victims = {name: frozenset(each.uids) for name, each in args.victims.items()}
+        return preempt_nodes(victims, needs, scene, denied, self._held_back(args.pod, needs))
 
     def fit(
         self, pod: Pod, *, placed: bool = False
@@ -331,6 +218,22 @@ class ExtenderVerbs:
         """Why a waiting pod of an enforced namespace waits, where no scheduler asks /filter."""
         needs = parse_requirements(pod, self.rules, enforced=True)
         return explain_waiting(needs, self._scene(pod, needs), self.denied(pod.metadata.uid or ""))
+
+    def _decision(
+        self, pod: Pod, outcome: FilterOutcome, scene: Scene, *, preempts: bool = False
+    ) -> FilterDecision:
+        return FilterDecision(
+            namespace=pod.metadata.namespace or "",
+            pod=pod.metadata.name or "",
+            uid=pod.metadata.uid or "",
+            candidates=len(outcome.names),
+            policy_digest=scene.policy.policy.digest,
+            fleet_version=scene.fleet.version,
+            insecure=self.insecure,
+            totals=outcome.totals,
+            reported=self.report,
+            preempts=preempts,
+        )
 
     @staticmethod
     def _passing(args: ExtenderArgs) -> bytes:

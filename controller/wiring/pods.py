@@ -15,6 +15,7 @@ from controller.explain.fit import FitQuery
 from controller.fleet.registry import FleetRegistry
 from controller.kube.node_hints import NodeHints
 from controller.kube.waiting_events import WaitingPodEvents
+from controller.ledger.record import PodRef
 from controller.operations.readiness import Conditions
 from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import Scenes, no_use
@@ -153,12 +154,15 @@ def extender_verbs(
     cluster: Cluster | None,
     binding: BindingParts | None,
 ) -> ExtenderVerbs:
-    """Filter and prioritize; they avoid nodes where the binding webhook refused the pod lately."""
+    """The extender's verbs; they avoid nodes where the binding webhook refused the pod lately."""
 
     def refused(pod_uid: str) -> frozenset[str]:
         if binding is None:
             return frozenset()
         return binding.denials.nodes(pod_uid, conditions.clock.boottime_ns())
+
+    def is_leaving(pod: PodRef) -> bool:
+        return cluster is not None and cluster.pods.is_leaving(pod)
 
     return ExtenderVerbs(
         scenes=scenes,
@@ -167,6 +171,7 @@ def extender_verbs(
         rules=requirement_rules(settings),
         is_enforced=enforced_by(cluster),
         denied=refused,
+        is_leaving=is_leaving,
         held_back=nobody_held_back if binding is None else binding.held_back,
         report=is_report_only(settings),
     )

@@ -744,6 +744,7 @@ class Span(StrEnum):
     SWAP = "controller.swap", "changing the node's record in the fleet"
     FILTER = "controller.filter", "answering /filter"
     PRIORITIZE = "controller.prioritize", "answering /prioritize"
+    PREEMPT = "controller.preempt", "answering /preempt"
     ADMISSION = "controller.admission", "answering a webhook's request"
     API = "controller.api", "answering a request to the HTTP API"
     RPC = "controller.rpc", "answering a gRPC call of people and tools"

@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.web.extender import ExtenderLimits
+from controller.web.extender import Extender, ExtenderLimits
+from controller.web.server import HEALTH_PATHS
 from gpuwarden.settings.controller import ControllerSettings, SchedulingSettings
 from gpuwarden.settings.values import Duration
+from tests.fakes.placement import Measurements, Sink, World
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "scheduler"
 NAMESPACE = "gpuwarden-system"
 NAME = "gpuwarden-scheduler"
 SERVICE = f"gpuwarden-extender.{NAMESPACE}.svc"
 FILES = ("configuration.yaml", "cluster-scheduler.yaml")
+WITHOUT = "no-preemption.yaml"
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -41,7 +44,28 @@ def test_what_decides_whether_managed_pods_are_safe(file: str) -> None:
     assert extender["nodeCacheCapable"] is True
     assert (extender["filterVerb"], extender["prioritizeVerb"]) == ("filter", "prioritize")
     assert extender["weight"] > 0
-    assert not {"bindVerb", "preemptVerb"} & set(extender)
+    assert extender["preemptVerb"] == "preempt"
+    assert not any("plugins" in profile for profile in settings["profiles"])
+    assert "bindVerb" not in extender
+
+
+def test_a_scheduler_that_does_not_ask_about_evictions_evicts_nobody() -> None:
+    """And is the dedicated one in all else."""
+    settings, dedicated = configuration(WITHOUT), configuration("configuration.yaml")
+    nothing_evicts = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
+    assert all(profile.pop("plugins") == nothing_evicts for profile in settings["profiles"])
+    assert dedicated["extenders"][0].pop("preemptVerb")
+    assert settings == dedicated
+
+
+def test_the_verbs_are_paths_of_the_extender() -> None:
+    (extender,) = configuration("configuration.yaml")["extenders"]
+    served = Extender(
+        World().verbs(), note=Sink().note, metrics=Measurements(), limits=ExtenderLimits()
+    ).application()
+    paths = {x.resource.canonical for x in served.router.routes() if x.resource is not None}
+    verbs = {value for key, value in extender.items() if key.endswith("Verb")}
+    assert {f"/{verb}" for verb in verbs} == paths - set(HEALTH_PATHS)
 
 
 @pytest.mark.parametrize("file", FILES)

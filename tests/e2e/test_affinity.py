@@ -13,7 +13,7 @@ import pytest
 from controller.kube.nodes import ENFORCE_LABEL
 from controller.placement.keys import HINT_LABEL_PREFIX
 from sandbox.fleet.tally import metrics_of
-from tests.e2e.lab.api import ApiError
+from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
 from tests.e2e.lab.waiting import until
@@ -208,3 +208,44 @@ def test_elsewhere_requirements_are_refused(world: World) -> None:
         plain.create(managed("requiring", REQUIREMENT, gpus=0, scheduler=SCHEDULER))
     name = plain.create(managed("plain", {}, gpus=0, scheduler=SCHEDULER))
     plain.node_of(name, timeout_s=PATIENCE_S)
+
+
+def test_nobody_is_evicted_where_a_pod_with_a_higher_priority_has_no_label(world: World) -> None:
+    """Node affinity is nothing that an eviction could help, to kube-scheduler."""
+    plain, classes = Namespace(world.api, PLAIN), "/apis/scheduling.k8s.io/v1/priorityclasses"
+    world.api.post(classes, {"metadata": {"name": "hint-urgent"}, "value": 1000})
+    nobodys = {**REQUIREMENT, "required-hash": f"v1:sha256:{'c' * 64}"}
+    try:
+        for node in (GOOD, EMPTY):
+            where = {"kubernetes.io/hostname": node}
+            plain.create(_large(managed(node, {}, gpus=0, scheduler=SCHEDULER, where=where)))
+        for node in (GOOD, EMPTY):
+            assert plain.node_of(node, timeout_s=PATIENCE_S) == node
+        _create_urgent(world, "nowhere", nobodys)
+        told(world.pods, "nowhere", NO_NODE, "Preemption is not helpful", timeout_s=PATIENCE_S)
+        assert not any(_is_deleted(plain, node) for node in (GOOD, EMPTY))
+        _create_urgent(world, "somewhere", REQUIREMENT)
+        until("room is made", lambda: _is_deleted(plain, GOOD), timeout_s=PATIENCE_S)
+        world.api.delete(f"{plain.path}/pods/{GOOD}", grace_s=0)
+        assert world.pods.node_of("somewhere", timeout_s=PATIENCE_S) == GOOD
+        assert not _is_deleted(plain, EMPTY)
+    finally:
+        world.api.delete(f"{classes}/hint-urgent")
+        for node in (GOOD, EMPTY):
+            world.api.delete(f"{plain.path}/pods/{node}", grace_s=0)
+
+
+def _large(document: Document) -> Document:
+    """Two of them are too much for a node."""
+    document["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "40"}}
+    return document
+
+
+def _create_urgent(world: World, name: str, requirement: dict[str, str]) -> None:
+    document = managed(name, requirement, gpus=0, scheduler=SCHEDULER, where={"hint": "yes"})
+    document["spec"]["priorityClassName"] = "hint-urgent"
+    world.pods.create(_large(document))
+
+
+def _is_deleted(pods: Namespace, name: str) -> bool:
+    return "deletionTimestamp" in pods.get(name)["metadata"]

@@ -37,6 +37,7 @@ REQUIREMENTS: Final = {"gpu-count": "1"}
 GRACE: Final = {"nodeGoneGrace": "90s"}
 """The shortest that there is."""
 _JOBS: Final = f"/apis/batch/v1/namespaces/{TEAM}/jobs"
+_PRIORITIES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _EVICTION: Final = {"apiVersion": "policy/v1", "kind": "Eviction"}
 
 
@@ -64,6 +65,16 @@ SMALL: Final = Size(
     gpus=4,
     job=8,
     pace=Pace(interval_s=1, challenge_ttl_s=2, lease_s=6),
+    patience_s=90,
+    poll_s=0.1,
+)
+PUSHED_OUT: Final = Size(
+    "one of higher priority",
+    ways=("pushed-out",),
+    nodes=2,
+    gpus=2,
+    job=0,
+    pace=SMALL.pace,
     patience_s=90,
     poll_s=0.1,
 )
@@ -273,3 +284,36 @@ def test_however_pods_end_no_reservation_is_left_of_them(world: World) -> None:
     there = [way for way in ways if way != "node"]
     world.fill("again", there)
     world.wait_full(STAYS, *there)
+
+
+@pytest.mark.parametrize("world", [PUSHED_OUT], indirect=True, ids=lambda x: x.name)
+def test_nobody_is_evicted_while_the_gpu_of_a_victim_is_given_back(world: World) -> None:
+    """The scheduler sees room as soon as the victim is gone: it counts no GPUs there."""
+    (way,), pods, classes = PUSHED_OUT.ways, Namespace(world.api, TEAM), _PRIORITIES
+    world.api.post(classes, {"metadata": {"name": "ends-urgent"}, "value": 1000})
+    try:
+        for number in range(world.count(way)):
+            pods.create(_large(pod_of(way, f"low-{number}")))
+        world.wait_full(way)
+        owner = {x.gpu: x.pod for x in world.held()}
+        urgent = _large(pod_of("urgent", "urgent"))
+        urgent["spec"] |= {
+            "nodeSelector": pod_of(way, "")["spec"]["nodeSelector"],
+            "priorityClassName": "ends-urgent",
+        }
+        pods.create(urgent)
+        node = pods.node_of("urgent", timeout_s=world.size.patience_s)
+        world.until("nothing else changes hands", lambda: world.held() == world.given())
+        found = {x.gpu: x.pod for x in world.held()}
+        (gpu,) = (x for x, uid in found.items() if owner[x] != uid)
+        assert found[gpu] == pods.get("urgent")["metadata"]["uid"]
+        assert gpu in {x.gpu for x in world.held() if x.node == node}
+        assert found.keys() == owner.keys()
+    finally:
+        world.api.delete(f"{classes}/ends-urgent")
+
+
+def _large(document: Document) -> Document:
+    """Two fit on a node."""
+    document["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "30"}}
+    return document

@@ -1,15 +1,26 @@
 """Managed pods on a real scheduler, with a real controller and many agents. Needs no root."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from sandbox.fleet.hardware import NEXT_DRIVER
+from tests.e2e.lab.api import Document
+from tests.e2e.lab.fake_kubelet import FakeKubelet
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import pod
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.hardware import h100_node
-from tests.e2e.product.installation import CLUSTERS_OWN, DEDICATED, Installation
+from tests.e2e.product.installation import (
+    CLUSTERS_OWN,
+    DEDICATED,
+    NO_PREEMPTION,
+    Installation,
+)
 from tests.e2e.product.pods import GPU, managed, told
 from tests.e2e.product.stage import Stage
 
@@ -25,12 +36,20 @@ def verified(stage: Stage) -> str:
     return stage.gpuwarden.agents.hash_of("good-0")
 
 
+def end(stage: Stage, node: str) -> None:
+    """End the agent of a node, and wait until nothing counts that it showed."""
+    stage.gpuwarden.agents.stop(node)
+    (controller,) = stage.gpuwarden.controllers
+    until(f"{node} is stale", lambda: controller.nodes("stale") == 1)
+
+
 @pytest.fixture(scope="module")
 def stage(lab: Lab) -> Iterator[Stage]:
     nodes = lab.fake_nodes
     nodes.add_all(GOOD, labels={SET: "good"})
     nodes.add_all(BAD, labels={SET: "bad"})
-    installation = Installation(lab, "placement")
+    pools = [{"pattern": "full-env-*", "mode": "env"}]
+    installation = Installation(lab, "placement", policy={"pools": pools})
     try:
         installation.start()
         agents = installation.agents
@@ -40,10 +59,9 @@ def stage(lab: Lab) -> Iterator[Stage]:
         agents.start(h100_node("other-0", driver=NEXT_DRIVER))
         agents.start(h100_node("refused-0", shown="good-0"))
         assert agents.hash_of("other-0") != agents.hash_of("good-0")
-        agents.stop("stale-0")
-        (controller,) = installation.controllers
-        until("stale-0 is stale", lambda: controller.nodes("stale") == 1)
-        yield Stage(lab, installation)
+        made = Stage(lab, installation)
+        end(made, "stale-0")
+        yield made
     finally:
         installation.close()
         for name in (*GOOD, *BAD):
@@ -84,7 +102,7 @@ def test_a_pod_is_tried_again_when_its_node_is_good_again(stage: Stage) -> None:
         try:
             assert stage.pods.node_of("patient", WAKES_S) == "stale-0"
         finally:
-            stage.gpuwarden.agents.stop("stale-0")
+            end(stage, "stale-0")
 
 
 def test_without_a_controller_managed_pods_wait_and_others_do_not(stage: Stage) -> None:
@@ -195,3 +213,179 @@ def test_the_tighter_node_is_chosen_against_the_usual_spreading(stage: Stage) ->
         for name in ("tight-0", "loose-0"):
             agents.stop(name)
             nodes.delete(name)
+
+
+# --- preemption on full nodes
+
+CROWD: Final = "test.gpuwarden.dev/crowd"
+URGENT: Final = "placement-urgent"
+CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+NOBODYS: Final = f"v1:sha256:{'c' * 64}"
+"""No node has this hash."""
+PATIENCE_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Full:
+    """Two nodes of one mode, each with room for two pods."""
+
+    mode: str
+    gpus: int
+    """That kubelet gives."""
+    requirement: dict[str, str]
+    cpu: str = "100m"
+
+    @property
+    def nodes(self) -> tuple[str, str]:
+        """The second one has another hash."""
+        return f"full-{self.mode}-0", f"full-{self.mode}-1"
+
+    def pod(self, name: str, scheduler: str, **requirement: str) -> Document:
+        made = managed(
+            name,
+            {"min-level": "L0", **self.requirement, **requirement},
+            gpus=min(self.gpus, 1),
+            scheduler=scheduler,
+            where={SET: f"full-{self.mode}"},
+        )
+        made["spec"]["containers"][0].setdefault("resources", {})["requests"] = {"cpu": self.cpu}
+        return made
+
+
+PLUGIN: Final = Full("plugin", 2, {})
+ENV: Final = Full("env", 0, {"gpu-count": "1"}, cpu="30")
+"""The scheduler counts no GPUs there; it is the processors that are short."""
+
+
+class Crowd:
+    """A ReplicaSet whose pods fill two nodes."""
+
+    def __init__(self, stage: Stage, full: Full, scheduler: str) -> None:
+        self._pods = stage.pods
+        self._api = stage.lab.api
+        self._path = "/apis/apps/v1/namespaces/default/replicasets"
+        template = full.pod("crowd", scheduler)
+        template["spec"] |= {"restartPolicy": "Always"}
+        labels = {CROWD: full.mode}
+        template["metadata"] = {**template["metadata"], "labels": labels, "name": None}
+        spec = {"replicas": 4, "selector": {"matchLabels": labels}, "template": template}
+        metadata = {"name": f"crowd-{full.mode}"}
+        self._name = metadata["name"]
+        self._query = f"labelSelector={CROWD}={full.mode}"
+        self._api.post(self._path, {"metadata": metadata, "spec": spec})
+
+    def running(self) -> dict[str, str]:
+        """Nodes by the UIDs of the pods that have one and may keep it."""
+        return {
+            x["metadata"]["uid"]: x["spec"]["nodeName"]
+            for x in self._found()
+            if x["spec"].get("nodeName") and "deletionTimestamp" not in x["metadata"]
+        }
+
+    def remove(self) -> None:
+        self._api.delete(f"{self._path}/{self._name}")
+        until("the crowd is gone", lambda: not self._found(), timeout_s=PATIENCE_S)
+
+    def _found(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._api.get(f"{self._pods.path}/pods?{self._query}")[
+            "items"
+        ]
+        return found
+
+
+@contextmanager
+def crowded(stage: Stage, full: Full, scheduler: str) -> Iterator[Crowd]:
+    """Two full nodes, and somebody who ends what is deleted there."""
+    kubelet = FakeKubelet(stage.lab.api, full.nodes)
+    crowd = Crowd(stage, full, scheduler)
+    try:
+        until("both nodes are full", lambda: len(crowd.running()) == 4, timeout_s=PATIENCE_S)
+        yield crowd
+    finally:
+        crowd.remove()
+        kubelet.stop()
+
+
+@pytest.fixture(scope="module")
+def full_nodes(stage: Stage) -> Iterator[None]:
+    """Of both modes, empty."""
+    nodes, agents = stage.lab.fake_nodes, stage.gpuwarden.agents
+    names = (*PLUGIN.nodes, *ENV.nodes)
+    for full in (PLUGIN, ENV):
+        nodes.add_all(full.nodes, gpus=full.gpus, labels={SET: f"full-{full.mode}"})
+        first, second = full.nodes
+        agents.start(h100_node(first, gpus=2))
+        agents.start(h100_node(second, gpus=2, driver=NEXT_DRIVER))
+    for name in names:
+        agents.hash_of(name)
+    stage.lab.api.post(CLASSES, {"metadata": {"name": URGENT}, "value": 1000})
+    try:
+        yield
+    finally:
+        stage.lab.api.delete(f"{CLASSES}/{URGENT}")
+        for name in names:
+            agents.stop(name)
+            nodes.delete(name)
+
+
+def urgent(full: Full, name: str, scheduler: str, wanted: str) -> Document:
+    """A pod that may push out others, for the nodes with this hash."""
+    document = full.pod(name, scheduler, **{"required-hash": wanted})
+    document["spec"]["priorityClassName"] = URGENT
+    return document
+
+
+@pytest.mark.parametrize(
+    ("full", "file", "extender"),
+    [
+        pytest.param(PLUGIN, DEDICATED, {}, id="plugin"),
+        pytest.param(PLUGIN, CLUSTERS_OWN, {}, id="plugin-clusters-own"),
+        pytest.param(PLUGIN, DEDICATED, {"nodeCacheCapable": False}, id="plugin-whole-pods"),
+        pytest.param(ENV, DEDICATED, {}, id="env"),
+    ],
+)
+@pytest.mark.usefixtures("full_nodes")
+def test_pods_are_evicted_only_where_the_urgent_pod_may_run(
+    stage: Stage, full: Full, file: Path, extender: Document, request: pytest.FixtureRequest
+) -> None:
+    scheduler = stage.gpuwarden.add_scheduler(
+        request.node.callspec.id, file, profile="evicts", extender=extender
+    )
+    scheduler.start()
+    right = full.nodes[1]
+    wanted = stage.gpuwarden.agents.hash_of(right)
+    try:
+        with crowded(stage, full, "evicts") as crowd:
+            before = crowd.running()
+            with stage.created(urgent(full, "urgent-nowhere", "evicts", NOBODYS)):
+                told(stage.pods, "urgent-nowhere", "no candidate node for preemption")
+                assert "nominatedNodeName" not in stage.pods.get("urgent-nowhere")["status"]
+                assert crowd.running() == before
+                with stage.created(urgent(full, "urgent-there", "evicts", wanted)):
+                    assert stage.pods.node_of("urgent-there", PATIENCE_S) == right
+                    left = crowd.running()
+                    assert [before[uid] for uid in before.keys() - left.keys()] == [right]
+                    assert left.items() <= before.items()
+                assert not stage.is_bound("urgent-nowhere")
+    finally:
+        scheduler.stop()
+
+
+@pytest.mark.usefixtures("full_nodes")
+def test_a_scheduler_without_preemption_evicts_nobody(stage: Stage) -> None:
+    scheduler = stage.gpuwarden.add_scheduler("evicts-nobody", NO_PREEMPTION, profile="nobody")
+    scheduler.start()
+    right = PLUGIN.nodes[1]
+    hashes = {"urgent-none": NOBODYS, "urgent-one": stage.gpuwarden.agents.hash_of(right)}
+    try:
+        with crowded(stage, PLUGIN, "nobody") as crowd:
+            before = crowd.running()
+            documents = [urgent(PLUGIN, *x) for x in ((n, "nobody", h) for n, h in hashes.items())]
+            with stage.created(*documents) as names:
+                for name in names:
+                    note = told(stage.pods, name, "Insufficient nvidia.com/gpu")
+                    assert "preemption" not in note
+                    assert "nominatedNodeName" not in stage.pods.get(name)["status"]
+                assert crowd.running() == before
+    finally:
+        scheduler.stop()

@@ -1,11 +1,14 @@
 """Stand-ins for what the extender asks and tells: a fleet, a clock, sinks that remember."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.fleet.sharded_map import ShardedMap
 from controller.fleet.view import EMPTY_FLEET, FleetSnapshot
-from controller.ledger.record import ShareGroup
+from controller.ledger.occupancy import Holders
+from controller.ledger.record import HolderState, PodRef, ShareGroup, key_of
+from controller.ledger.store import Entry
 from controller.placement.filter_and_score import FilterDecision
 from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import DeviceUse, Scenes
@@ -14,6 +17,7 @@ from controller.policy import DEFAULT_POLICY, Policy
 from controller.web.verbs import ExtenderVerbs
 from gpuwarden.clock import moment_of
 from tests.builders.fleet_views import NOW_NS
+from tests.builders.ledger import holder, record
 from tests.builders.scenes import WALL
 from tests.fakes.listener import SeenConnections
 
@@ -29,12 +33,23 @@ class World:
     enforced: frozenset[str] = frozenset()
     held: Mapping[str, str] = field(default_factory=dict)
     """Devices that somebody holds, with the UIDs of their pods."""
+    leaving: frozenset[str] = frozenset()
+    """UIDs of pods that are being deleted."""
     denied: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Nodes that the binding webhook has just denied, by pod UID."""
 
     def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
         del share
-        return DeviceUse(frozenset(x for x, uid in self.held.items() if uid != pod_uid))
+        found = {key_of(x): self._entry(x, uid) for x, uid in self.held.items()}
+        return DeviceUse(
+            frozenset(x for x, uid in self.held.items() if uid != pod_uid),
+            holders=Holders(ShardedMap(found)),
+        )
+
+    @staticmethod
+    def _entry(gpu: str, pod_uid: str) -> Entry:
+        pod = PodRef("team-a", pod_uid, pod_uid)
+        return Entry(record(holder(gpu, pod=pod, state=HolderState.CONFIRMED), gpu=gpu), "1")
 
     def snapshot(self) -> FleetSnapshot:
         return self.fleet
@@ -59,6 +74,7 @@ class World:
             rules=rules or RequirementRules(opaque_hashes=bool(static)),
             is_enforced=lambda namespace: namespace in self.enforced,
             denied=lambda uid: self.denied.get(uid, frozenset()),
+            is_leaving=lambda pod: pod.uid in self.leaving,
             report=report,
         )
 
@@ -83,6 +99,15 @@ class Measurements(SeenConnections):
     def answered(self, verb: str, result: str, seconds: float) -> None:
         assert seconds >= 0
         self.answers.append((verb, result))
+
+
+def victims(pod: dict[str, Any], **uids: Sequence[str]) -> dict[str, Any]:
+    """ExtenderPreemptionArgs as kube-scheduler writes them with nodeCacheCapable."""
+    by_node = {
+        node: {"Pods": [{"UID": uid} for uid in each], "NumPDBViolations": 0}
+        for node, each in uids.items()
+    }
+    return {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": by_node}
 
 
 def args(pod: dict[str, Any], *names: str) -> dict[str, Any]:

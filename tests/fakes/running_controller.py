@@ -23,6 +23,7 @@ from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.svids import new_svid
 from tests.fakes.attest_client import AttestClient
 from tests.fakes.eventually import DEADLINE_S, eventually
+from tests.fakes.placement import args
 
 TD = "example.org"
 CONTROLLER = f"spiffe://{TD}/gpuwarden/controller"
@@ -130,11 +131,18 @@ class RunningController:
 
     async def filtered(self, pod: dict[str, Any]) -> dict[str, Any]:
         """The answer of /filter for node-1 and node-2."""
-        body = {"Pod": pod, "Nodes": None, "NodeNames": ["node-1", "node-2"]}
-        url = f"http://{self.addresses.extender}/filter"
+        return await self._asked("filter", args(pod, "node-1", "node-2"))
+
+    async def _asked(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        url = f"http://{self.addresses.extender}/{verb}"
         async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
             found: dict[str, Any] = await answer.json()
             return found
+
+    async def preempted(self, pod: dict[str, Any], victims: dict[str, Any]) -> Any:
+        """What /preempt answers to victims by node."""
+        body = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+        return (await self._asked("preempt", body))["NodeNameToMetaVictims"]
 
     async def passes(self, pod: dict[str, Any], nodes: list[str], what: str) -> None:
         """Wait until /filter lets the pod go to these nodes."""

@@ -17,7 +17,7 @@ from tests.builders.evidence import Scene
 from tests.builders.fleet_views import hash_of
 from tests.builders.inventory import gpu, gpu_uuid, inventory, lost_gpu, mig_device
 from tests.builders.pods import pod_json
-from tests.fakes.placement import args
+from tests.fakes.placement import args, victims
 from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, joined
 
 CORPUS: Final = Path(__file__).parent / "corpus"
@@ -96,6 +96,8 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for name, requirements in _REQUIREMENTS.items():
         yield f"extender/seed-{name}", json.dumps(args(pod_json(requirements), "n1", "n2")).encode()
     yield "extender/seed-nodes", _with_nodes()
+    urgent = pod_json(_REQUIREMENTS["hash"])
+    yield "extender/seed-victims", json.dumps(victims(urgent, n1=["u1", "u2"], n2=["u3"])).encode()
     for name, review in _REVIEWS.items():
         yield f"admission/seed-{name}", json.dumps(review).encode()
     for name, text in _SETTINGS.items():

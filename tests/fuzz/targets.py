@@ -29,7 +29,12 @@ from controller.placement.pod import PodDecodeError
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
 from controller.policies.file import PolicyInvalidError, decode_policy
 from controller.verifier.session import read_hello
-from controller.web.verbs import ArgsError, decode_args
+from controller.web.scheduler_messages import (
+    ArgsError,
+    decode_args,
+    decode_preemption_args,
+    encode_preemption_result,
+)
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import NoDocumentError, attestation_hash, class_document
 from gpuwarden.evidence.class_document import decode_class_document as read_class
@@ -148,7 +153,7 @@ def _verified(data: bytes) -> None:
 
 
 def extender(data: bytes) -> None:
-    """ExtenderArgs, the requirements of the pod in them, and both answers."""
+    """ExtenderArgs, the requirements of the pod in them, and all answers."""
     try:
         args = decode_args(data)
     except ArgsError:
@@ -162,8 +167,22 @@ def extender(data: bytes) -> None:
         scores = {x["Host"]: x["Score"] for x in json.loads(scored.body)}
         assert set(scores) == set(args.names)
         assert all(0 <= x <= 10 for x in scores.values())
+    _preempted(data)
     with contextlib.suppress(PodDecodeError):
         made_pods(data, "default")
+
+
+def _preempted(data: bytes) -> None:
+    answer = _FLEET.verbs().preempt(data)
+    try:
+        args = decode_preemption_args(data)
+    except ArgsError:
+        assert answer.status == 400
+        return
+    assert answer.status == 200
+    kept = json.loads(answer.body)["NodeNameToMetaVictims"]
+    asked = json.loads(encode_preemption_result(args.victims))["NodeNameToMetaVictims"]
+    assert kept.items() <= asked.items()
 
 
 def _answered(

@@ -68,6 +68,36 @@ async def test_each_gpu_goes_to_one_pod_and_filter_knows(cluster: FakeCluster) -
         assert "GPU_BUSY" in filtered["FailedAndUnresolvableNodes"]["node-1"]
 
 
+async def test_pods_are_evicted_for_their_gpus_once(cluster: FakeCluster) -> None:
+    """No further node is emptied while the first one gives back what its victims had."""
+    async with cluster.live() as here:
+        names = [f"train-{number}" for number in range(len(GPUS))]
+        uids = [here.create(name)["metadata"]["uid"] for name in names]
+        held = {name: await here.bound(name) for name in names}
+        for gpu in held.values():
+            await here.state_of(gpu, "Confirmed")
+        urgent = here.create("urgent")
+        all_of_them = {"node-1": {"Pods": [{"UID": x} for x in uids], "NumPDBViolations": 0}}
+        others = {"node-1": {"Pods": [{"UID": "another"}], "NumPDBViolations": 0}}
+        preempted = here.controller.preempted
+        assert await preempted(urgent, all_of_them) == all_of_them
+        assert await preempted(urgent, others) == {}
+        nominated = urgent | {"status": {"nominatedNodeName": "node-1"}}
+        assert await preempted(nominated, all_of_them) == all_of_them
+        victim = cluster.api.objects.get("pods", "team-a/train-0")
+        victim["metadata"]["deletionTimestamp"] = "2026-06-01T00:00:00Z"
+        cluster.api.change("pods", victim)
+
+        async def waits() -> bool | None:
+            return await preempted(nominated, all_of_them) == {} or None
+
+        await eventually(waits, "the pod waits for its nominated node")
+        assert await preempted(urgent, all_of_them) == all_of_them
+        cluster.api.delete("pods", "team-a/train-0")
+        await here.state_of(held["train-0"], "Releasing")
+        assert await preempted(nominated, all_of_them) == {}
+
+
 async def test_dry_runs_and_forgeries_reserve_nothing(cluster: FakeCluster) -> None:
     async with cluster.live() as here:
         here.create("train-0")

@@ -27,9 +27,10 @@ from controller.web.verbs import ExtenderVerbs
 from gpuwarden.settings.values import Address
 from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json
-from tests.fakes.placement import Measurements, Sink, World, args
+from tests.fakes.placement import Measurements, Sink, World, args, victims
 
 MANAGED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
+VICTIM = {"Pods": [{"UID": "u1"}], "NumPDBViolations": 0}
 LOOPBACK = Address("127.0.0.1", 0)
 
 
@@ -95,9 +96,36 @@ async def test_filter_prioritize_and_health(client: aiohttp.ClientSession) -> No
         assert [decision.pod for decision in running.sink.decisions] == ["train-0"]
 
 
+async def test_preempt_keeps_the_nodes_that_the_pod_could_pass(
+    client: aiohttp.ClientSession,
+) -> None:
+    world = World(fleet(healthy("n1"), healthy("n2", "b")))
+    async with serving(world.verbs(), body_bytes=4000) as running:
+        url, body = running.url("/preempt"), victims(MANAGED, n1=["u1"], n2=["u2"])
+        async with client.post(url, json=body) as answer:
+            assert (answer.status, answer.content_type) == (200, "application/json")
+            assert await answer.json() == {"NodeNameToMetaVictims": {"n1": VICTIM}}
+        world.not_ready = "first round"
+        async with client.post(url, json=body) as answer:
+            assert (answer.status, await answer.json()) == (200, {"NodeNameToMetaVictims": {}})
+        async with client.post(url, json=victims(pod_json(), n1=["u1"])) as answer:
+            assert await answer.json() == {"NodeNameToMetaVictims": {"n1": VICTIM}}
+        async with client.post(url, data=b"{}") as answer:
+            assert answer.status == 400
+        async with client.post(url, data=b" " * 4001) as answer:
+            assert answer.status == 413
+        assert running.measurements.answers == [
+            ("preempt", result)
+            for result in ("passed", "not_ready", "untouched", "bad", "too_large")
+        ]
+        (decision,) = running.sink.decisions
+        assert (decision.preempts, decision.pod, decision.candidates) == (True, "train-0", 2)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
+        ("GET", "/preempt", 405),
         ("GET", "/filter", 405),
         ("PUT", "/prioritize", 405),
         ("POST", "/healthz", 405),

@@ -155,6 +155,23 @@ async def test_a_bound_pod_says_what_it_holds(world: World) -> None:
     assert world.pods.sight(pod) == PodSeen(pod.uid, "gpu-1", "v1.k.x", has_ended=True)
 
 
+async def test_a_pod_leaves_from_its_deletion_on(world: World) -> None:
+    pod = world.create()
+    await world.knows()
+    assert not world.pods.is_leaving(pod)
+    assert world.pods.is_leaving(PodRef("team-a", "train-0", "another"))
+    assert world.pods.is_leaving(PodRef("team-a", "nobody", pod.uid))
+    document = world.api.objects.get("pods", "team-a/train-0")
+    document["metadata"]["deletionTimestamp"] = "2026-06-01T00:00:00Z"
+    world.api.change("pods", document)
+
+    async def leaves() -> bool | None:
+        return world.pods.is_leaving(pod) or None
+
+    await eventually(leaves, "the deletion is seen")
+    assert world.pods.known("team-a", "train-0") is not None
+
+
 async def test_another_pod_of_that_name_is_none(world: World) -> None:
     world.create()
     await world.knows()

@@ -31,6 +31,7 @@ PACE = Pace(interval_s=0.4, challenge_ttl_s=1.0, lease_s=2.0)
 GHOST = "ghost-0"
 CALLER_TRACE, CALLER_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{CALLER_TRACE}-{CALLER_SPAN}-01"
+EXTENDER_SPANS = {f"controller.{verb}" for verb in ("filter", "prioritize", "preempt")}
 """What a scheduler sends that traces."""
 SERVICES = {Process.AGENT: "gpuwarden-agent", Process.CONTROLLER: "gpuwarden-controller"}
 ROUND = {
@@ -106,7 +107,7 @@ async def _play(laptop: Laptop) -> tuple[dict[Process, str], set[str]]:
     ops = {Process.CONTROLLER: laptop.addresses.ops, Process.AGENT: listening["ops"]}
     for address in ops.values():
         await _until(address, "/readyz", lambda status, _: status == 200, "ready")
-    for verb in ("filter", "prioritize"):
+    for verb in ("filter", "prioritize", "preempt"):
         status, _, _ = await _http(
             laptop.addresses.extender, "POST", f"/{verb}", _arguments(), traceparent=TRACEPARENT
         )
@@ -249,6 +250,7 @@ def test_the_controller_counts_what_happened(seen: Seen) -> None:
     assert value["extender_requests_total", "bad,filter"] == 1
     assert value["extender_request_seconds_count", "filter"] == 2
     assert value["extender_request_seconds_count", "prioritize"] == 1
+    assert value["extender_requests_total", "rejected,preempt"] == 1
     assert value["extender_nodes_total", "ACCEPTED"] == 1
     assert value["extender_nodes_total", "NODE_NO_EVIDENCE"] == 1
     assert value["ready", ""] == 1
@@ -300,13 +302,12 @@ def test_a_refused_round_says_why_on_both_sides(seen: Seen) -> None:
 
 def test_the_scheduler_s_requests_are_spans(seen: Seen) -> None:
     results = [
-        (span.name, span.attributes["result"])
-        for span in seen.spans
-        if span.name in {"controller.filter", "controller.prioritize"}
+        (span.name, span.attributes["result"]) for span in seen.spans if span.name in EXTENDER_SPANS
     ]
     assert sorted(results) == [
         ("controller.filter", "bad"),
         ("controller.filter", "passed"),
+        ("controller.preempt", "rejected"),
         ("controller.prioritize", "passed"),
     ]
 
@@ -315,11 +316,12 @@ def test_a_filter_is_in_the_trace_of_whoever_asked(seen: Seen) -> None:
     asked = {
         (span.name, span.attributes["result"]): (span.trace, span.parent)
         for span in seen.spans
-        if span.name in {"controller.filter", "controller.prioritize"}
+        if span.name in EXTENDER_SPANS
     }
     theirs = (CALLER_TRACE, CALLER_SPAN)
     assert asked["controller.filter", "passed"] == theirs
     assert asked["controller.prioritize", "passed"] == theirs
+    assert asked["controller.preempt", "rejected"] == theirs
     trace, parent = asked["controller.filter", "bad"]  # sent without the header
     assert (trace == CALLER_TRACE, parent) == (False, "")
 

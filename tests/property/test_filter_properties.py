@@ -24,7 +24,7 @@ from controller.placement.snapshot import placement_policy
 from controller.placement.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import AttestationClass, ClassHash, Level, NodeMode, Policy
-from controller.web.verbs import decode_args, encode_filter_result
+from controller.web.scheduler_messages import decode_args, encode_filter_result
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import (
     LEASE_NS,

@@ -244,7 +244,7 @@ async def schedule(cluster: Cluster) -> None:
     ):
         with_secret["metadata"]["annotations"] |= annotations
         body = json.dumps(cluster.stage.arguments(with_secret)).encode()
-        for verb in ("/filter", "/prioritize"):
+        for verb in ("/filter", "/prioritize", "/preempt"):
             answer = await cluster.ask(extender, verb, body)
             assert " 200 " in answer
             # Who puts a token into a requirement is told which requirement was wrong, and nobody

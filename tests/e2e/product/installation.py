@@ -29,6 +29,7 @@ ACCOUNTS = ("gpuwarden-controller", "gpuwarden-agent", "gpuwarden-scheduler")
 """Service accounts that deploy/ makes."""
 DEPLOY = ROOT / "deploy"
 DEDICATED = DEPLOY / "scheduler" / "configuration.yaml"
+NO_PREEMPTION = DEPLOY / "scheduler" / "no-preemption.yaml"
 CLUSTERS_OWN = DEPLOY / "scheduler" / "cluster-scheduler.yaml"
 
 
@@ -142,7 +143,7 @@ class Installation:
         settings = scheduler_settings(file, url, self._ca.file, self._client)
         settings["extenders"][0] |= extender or {}
         if profile is not None:
-            settings["profiles"] = [{"schedulerName": profile}]
+            settings["profiles"] = [{**settings["profiles"][0], "schedulerName": profile}]
             settings["leaderElection"] = {"leaderElect": False}
         plane = self.lab.control_plane
         return Scheduler(

@@ -35,7 +35,7 @@ ENTRIES: Final = (
     ),
     one(
         "node-objects-say-nothing",
-        "controller/web/verbs.py",
+        "controller/web/scheduler_messages.py",
         "if name in passed]",
         'if name in passed or b"attestation-hash" in bytes(node)]',
         f"{COPIED}::test_a_node_that_carries_the_claims_of_another_is_what_its_evidence_says",

@@ -295,6 +295,7 @@ def test_equal_answers_about_a_pod_are_one_record_and_a_count(record: Record) ->
         (x, replace(x, refs={**x.refs, key: "another"}))
         for x, key in (
             (REJECTED, "uid"),
+            (REJECTED, "verb"),
             (ADMISSION, "step"),
             (ADMISSION, "owner"),
             (BINDING, "uid"),

@@ -126,6 +126,7 @@ def test_the_log_has_the_pod_of_a_decision_and_counts_per_code() -> None:
         "component": "extender",
         "event": "filter.decided",
         "log_level": "info",
+        "verb": "filter",
         "pod": "team-a/train-0",
         "decision": "passed",
         "passed": 2,
@@ -142,9 +143,11 @@ def test_answers_that_nothing_is_decided_yet_are_in_the_audit_log() -> None:
         ("filter", "not_ready"),
         ("prioritize", "not_ready"),
         ("filter", "passed"),
+        ("preempt", "not_ready"),
     ):
         recorder.answered(verb, result, 0.001)
-    (record,) = audit.noted
+    record, same = audit.noted
+    assert record == same
     assert (record.kind, record.subject, record.decision) == (
         RecordKind.FILTER_DECISION,
         "pods",

@@ -5,27 +5,29 @@ from typing import Any
 import pytest
 
 from controller.placement.explanation import FitReport
-from controller.placement.filter_and_score import HeldBack
+from controller.placement.filter_and_score import FilterDecision, HeldBack, Totals
 from controller.placement.requirements import UNMANAGED, Requirements, RequirementsInvalid, describe
 from controller.placement.snapshot import DeviceUse, no_use
 from controller.placement.static_hashes import InsecureStaticHashes
 from controller.policy import NodeMode, Policy
 from controller.record import Record
 from controller.recorders.http import FilterRecorder
-from controller.web.verbs import (
-    Answer,
+from controller.web.scheduler_messages import (
     ArgsError,
-    ExtenderVerbs,
+    Victims,
     decode_args,
+    decode_preemption_args,
     encode_error,
     encode_filter_result,
+    encode_preemption_result,
     encode_priorities,
 )
+from controller.web.verbs import Answer, ExtenderVerbs
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy, node
 from tests.builders.pods import as_pod, pod_json
-from tests.fakes.placement import World, args
+from tests.fakes.placement import World, args, victims
 from tests.fakes.recording_audit import RecordingAudit
 
 # --- The verbs from bytes to bytes, without HTTP
@@ -315,6 +317,8 @@ def test_what_holds_the_pod_back_is_said_of_the_nodes_that_would_pass() -> None:
     assert asked == [("team-a", UID, 1)]
     explained = verbs.explain(json.dumps(REQUIREMENT).encode())
     assert [x.code for x in explained.rejections] == [ReasonCode.QUOTA_EXCEEDED]
+    assert preempted(verbs, REQUIREMENT, n1=["u1"])[0] == {}
+    assert preempted(world.verbs(), REQUIREMENT, n1=["u1"])[0] == {"n1": of("u1")}
     pod = as_pod(REQUIREMENT)
     assert (verbs.is_held_back(pod), world.verbs().is_held_back(pod)) == (True, False)
 
@@ -516,3 +520,209 @@ def test_error_and_priorities() -> None:
 def test_decoding_does_not_copy_out_of_a_writable_buffer() -> None:
     data = bytearray(body(Pod=POD, NodeNames=["n1"], Nodes=None))
     assert decode_args(data).names == decode_args(memoryview(data)).names == ["n1"]
+
+
+# --- Preemption: which nodes may be emptied for a pod
+
+URGENT = pod_json({"gpuwarden.dev/required-hash": hash_of("a"), "gpuwarden.dev/gpu-count": "2"})
+
+
+def preempted(verbs: ExtenderVerbs, pod: dict[str, Any], **uids: list[str]) -> tuple[Any, Answer]:
+    answer = verbs.preempt(json.dumps(victims(pod, **uids)).encode())
+    assert answer.status == 200
+    found = json.loads(answer.body)
+    assert list(found) == ["NodeNameToMetaVictims"]
+    return found["NodeNameToMetaVictims"], answer
+
+
+def of(*uids: str, violations: int = 0) -> dict[str, Any]:
+    return {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
+
+
+def test_victims_are_kept_as_given_on_nodes_that_the_pod_could_pass() -> None:
+    world = World(fleet(healthy("n1", gpus=2), healthy("n2", "b"), healthy("n3", gpus=2)))
+    world.held = {"GPU-n1-0": "low-1", "GPU-n1-1": "low-2", "GPU-n3-0": "stays"}
+    kept, answer = preempted(
+        world.verbs(), URGENT, n4=["low-4"], n3=["low-3"], n2=["low-5"], n1=["low-2", "low-1"]
+    )
+    assert kept == {"n1": of("low-2", "low-1")}
+    assert answer.result == "passed"
+    record, counts = decided(answer)
+    assert record.kind is RecordKind.FILTER_DECISION
+    assert (record.decision, record.subject) == ("passed", "pod/team-a/train-0")
+    assert record.refs["verb"] == "preempt"
+    assert (record.refs["candidates"], record.refs["passed"]) == (4, 1)
+    assert record.refs["rejected"] == {
+        "GPU_BUSY": 1,
+        "HASH_MISMATCH": 1,
+        "NODE_NO_EVIDENCE": 1,
+    }
+    assert counts[ReasonCode.ACCEPTED] == 1
+
+
+def test_nobody_is_evicted_for_a_pod_that_no_node_would_take() -> None:
+    world = World(fleet(healthy("n1"), healthy("n2")))
+    nowhere = pod_json({"gpuwarden.dev/required-hash": hash_of("c")})
+    kept, answer = preempted(world.verbs(), nowhere, n1=["u1"], n2=["u2"])
+    assert (kept, answer.result) == ({}, "rejected")
+    assert decided(answer)[0].decision == "rejected"
+    invalid = pod_json({"gpuwarden.dev/required-hash": ""})
+    assert preempted(world.verbs(), invalid, n1=["u1"])[0] == {}
+
+
+def test_a_pod_is_not_sent_on_while_its_nominated_node_becomes_free() -> None:
+    nodes = fleet(healthy("n1", gpus=2), healthy("n2", gpus=2))
+    world = World(nodes, held={"GPU-n1-0": "low-1"}, leaving=frozenset({"low-1"}))
+    nominated = URGENT | {"status": {"phase": "Pending", "nominatedNodeName": "n1"}}
+    kept, answer = preempted(world.verbs(), nominated, n2=["low-2"])
+    assert (kept, answer.result) == ({}, "rejected")
+    assert decided(answer)[0].refs["rejected"] == {"GPU_BUSY": 1}
+    assert preempted(world.verbs(), URGENT, n2=["low-2"])[0] == {"n2": of("low-2")}
+    world.leaving = frozenset()
+    assert preempted(world.verbs(), nominated, n2=["low-2"])[0] == {"n2": of("low-2")}
+    world.denied = {"b7c9": frozenset({"n1"})}
+    assert preempted(world.verbs(), nominated, n2=["low-2"])[0] == {}
+    assert preempted(world.verbs(), URGENT, n1=["low-1"], n2=["low-2"])[0] == {"n2": of("low-2")}
+
+
+def test_pods_that_are_not_managed_evict_as_if_nobody_was_asked() -> None:
+    verbs = World(not_ready="first round").verbs()
+    kept, answer = preempted(verbs, PLAIN, n1=["u1", "u2"], n2=["u3"])
+    assert kept == {"n1": of("u1", "u2"), "n2": of("u3")}
+    assert (answer.result, answer.decision) == ("untouched", None)
+
+
+def test_while_nothing_can_be_decided_nobody_is_evicted() -> None:
+    world = World(fleet(healthy("n1")), not_ready="first round")
+    kept, answer = preempted(world.verbs(), MANAGED, n1=["u1"])
+    assert (kept, answer.result, answer.decision) == ({}, "not_ready", None)
+    kept, answer = preempted(world.verbs(report=True), MANAGED, n1=["u1"])
+    assert (kept, answer.result, answer.decision) == ({"n1": of("u1")}, "not_ready", None)
+
+
+def test_report_only_changes_no_eviction_and_reports_no_pod_as_not_placed() -> None:
+    verbs = World(fleet(healthy("n1"), healthy("n2", "b"))).verbs(report=True)
+    nowhere = pod_json({"gpuwarden.dev/required-hash": hash_of("c")})
+    for pod, result in ((MANAGED, "passed"), (nowhere, "reported")):
+        kept, answer = preempted(verbs, pod, n1=["u1"], n2=["u2"])
+        assert kept == {"n1": of("u1"), "n2": of("u2")}
+        assert answer.result == result
+        assert answer.decision is not None
+        audit = RecordingAudit()
+        FilterRecorder(audit, lambda _: None, _never_reported).note(answer.decision)
+        assert [x.decision for x in audit.noted] == [result]
+
+
+def _never_reported(decision: FilterDecision, totals: Totals) -> None:
+    raise AssertionError(f"{decision.pod} was reported: {totals}")
+
+
+WHOLE = {"metadata": {"name": "low-1", "uid": "u1"}, "spec": {"containers": [{}]}}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            {"Pod": PLAIN, "NodeNameToMetaVictims": {"n": of("u1", violations=2)}},
+            of("u1", violations=2),
+        ),
+        (
+            {"pod": PLAIN, "nodenametometavictims": {"n": {"pods": [{"uid": "u1"}]}}},
+            of("u1"),
+        ),
+        (
+            {
+                "Pod": PLAIN,
+                "NodeNameToVictims": {"n": {"Pods": [WHOLE], "NumPDBViolations": 1}},
+                "NodeNameToMetaVictims": None,
+            },
+            of("u1", violations=1),
+        ),
+        (
+            {
+                "Pod": PLAIN,
+                "NodeNameToVictims": {"n": {"Pods": [WHOLE]}},
+                "NodeNameToMetaVictims": {"n": of("u2")},
+            },
+            of("u2"),
+        ),
+        (
+            {
+                "Pod": PLAIN,
+                "NodeNameToVictims": {"n": {"Pods": [WHOLE], "NumPDBViolations": None}},
+                "NodeNameToMetaVictims": {},
+                "Further": 1,
+            },
+            of("u1"),
+        ),
+        ({"Pod": PLAIN, "NodeNameToMetaVictims": {"n": {"Pods": None}}}, of()),
+    ],
+)
+def test_both_forms_of_victims_are_read_and_answered_by_uid(
+    body: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    answer = World().verbs().preempt(json.dumps(body).encode())
+    assert (answer.status, answer.result) == (200, "untouched")
+    assert json.loads(answer.body) == {"NodeNameToMetaVictims": {"n": expected}}
+
+
+@pytest.mark.parametrize("nothing", [{}, {"NodeNameToVictims": None, "NodeNameToMetaVictims": {}}])
+def test_no_victims_are_none(nothing: dict[str, Any]) -> None:
+    for pod in (PLAIN, MANAGED):
+        answer = World().verbs().preempt(json.dumps({"Pod": pod, **nothing}).encode())
+        assert json.loads(answer.body) == {"NodeNameToMetaVictims": {}}
+
+
+LONG = "x" * 254
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"{", "decode args"),
+        (b"[]", "decode args"),
+        (b"{}", "missing pod in args"),
+        (b'{"Pod":null}', "missing pod in args"),
+        (b'{"Pod":{},"pod":{}}', "key pod is repeated"),
+        (b'{"Pod":1}', "not a Pod"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":[]}', "decode args"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":{"n":null}}', "decode args"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":{}}}}', "decode args"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{}]}}}', "a victim has no UID"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":""}]}}}', "decode args"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":1}]}}}', "decode args"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"u","uid":"v"}]}}}', "key uid"),
+        (
+            b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"%s"}]}}}' % LONG.encode(),
+            "decode",
+        ),
+        (b'{"Pod":{},"NodeNameToMetaVictims":{"%s":{}}}' % LONG.encode(), "decode args"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"NumPDBViolations":"1"}}}', "decode args"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"NumPDBViolations":1e99}}}', "decode args"),
+        (b'{"Pod":{},"NodeNameToVictims":{"n":{"Pods":[{}]}}}', "decode args"),
+        (b'{"Pod":{},"NodeNameToVictims":{"n":{"Pods":[{"metadata":{"uid":""}}]}}}', "decode args"),
+        (b'{"Pod":{},"NodeNameToVictims":{"n":{"Pods":[{"metadata":{}}]}}}', "decode args"),
+        (b'{"Pod":{},"NodeNameToVictims":{"\xff":{}}}', "decode args"),
+    ],
+)
+def test_bodies_that_are_no_preemption_args(body: bytes, expected: str) -> None:
+    answer = World().verbs().preempt(body)
+    assert (answer.status, answer.result, answer.decision) == (400, "bad", None)
+    assert expected in json.loads(answer.body)["Error"]
+
+
+def test_more_nodes_than_any_cluster_has_are_refused() -> None:
+    body: dict[str, Any] = {"Pod": {}, "NodeNameToMetaVictims": {}}
+    body["NodeNameToMetaVictims"] = {f"n{number}": {} for number in range(100_000)}
+    assert len(decode_preemption_args(json.dumps(body).encode()).victims) == 100_000
+    body["NodeNameToMetaVictims"]["one-more"] = {}
+    with pytest.raises(ArgsError, match="more than 100000 nodes"):
+        decode_preemption_args(json.dumps(body).encode())
+
+
+def test_the_answer_has_go_s_names() -> None:
+    assert encode_preemption_result({}) == b'{"NodeNameToMetaVictims":{}}'
+    assert encode_preemption_result({"n": Victims(("u",), 3)}) == (
+        b'{"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"u"}],"NumPDBViolations":3}}}'
+    )
