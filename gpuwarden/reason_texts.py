@@ -568,9 +568,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.BYPASS_SCHEDULER: _Text(
             "The scheduler that the pod names, or that its namespace uses, does not ask gpuwarden.",
-            "Remove schedulerName from the pod, or add a scheduler that asks the extender to "
-            "`scheduling.schedulerNames`; and run `kubectl label namespace NAMESPACE "
-            "gpuwarden.dev/enforce=true`.",
+            "Remove schedulerName, or add a scheduler that asks the extender to "
+            "`scheduling.schedulerNames`; `kubectl apply --dry-run=server -f pod.yaml` checks it.",
         ),
         ReasonCode.BYPASS_NODE_NAME: _Text(
             "The pod sets spec.nodeName, and nothing is or can be reserved for it there.",
@@ -607,8 +606,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ReasonCode.BYPASS_ANNOTATION: _Text(
             "The pod sets or changes an annotation or label that only gpuwarden may write, or "
             "that is fixed at creation.",
-            "Remove the keys that the detail names (a copy of a managed pod has several); to "
-            "require something else, create the pod again; "
+            "Remove the keys that the detail names (a copy of a managed pod has several); "
             "`kubectl apply --dry-run=server -f pod.yaml` checks it.",
         ),
         ReasonCode.BYPASS_UNINJECTED: _Text(

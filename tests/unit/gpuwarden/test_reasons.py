@@ -73,7 +73,8 @@ def test_a_refusal_needs_no_text() -> None:
 
 
 def test_the_page_names_every_code_once_with_step_and_effect() -> None:
-    page = reasons_page()
+    page, _, cures = reasons_page().partition("## What ends the waiting of a pod")
+    assert "`GPU_BUSY`" in cures
     assert all(page.count(f"| `{code}` |") == 1 for code in ReasonCode)
     assert "| `INVENTORY_CHANGED` | 16 | quarantine | A GPU was added" in page
     assert "| `GPU_BUSY` |  |  | Too few" in page
