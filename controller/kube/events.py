@@ -272,10 +272,11 @@ def placement_notice(decision: FilterDecision, totals: Totals) -> Notice | None:
     if totals.passed or not (decision.reported and totals.rejected):
         return None
     about = Regarding("Pod", decision.pod, decision.uid, decision.namespace)
-    codes = _by_count(totals.rejected)
-    counts = ", ".join(f"{totals.rejected[code]} {code.value}" for code in codes)
-    note = f"no node would be offered: {counts}"
-    return Notice(about, PLACEMENT_REASON, "Filter", Severity.WARNING, codes[0].value, note)
+    first, *rest = _by_count(totals.rejected)
+    counts = [f"{totals.rejected[first]} of {sum(totals.rejected.values())} nodes"]
+    counts += (f"{totals.rejected[code]} {code.value}" for code in rest)
+    note = f"no node would be offered: {', '.join(counts)}"
+    return Notice(about, PLACEMENT_REASON, "Filter", Severity.WARNING, first.value, note)
 
 
 def _denied(about: Regarding, reason: str, action: str, refusals: Sequence[Refusal]) -> Notice:

@@ -234,13 +234,19 @@ class LiveCluster:
         return self.api.create("pods", document)
 
     async def bind(self, name: str, **request: Any) -> dict[str, Any]:
-        """The response of the binding webhook; an allowed Binding is carried out."""
+        """The response of the binding webhook; an allowed Binding is carried out.
+
+        Where the pod was changed meanwhile, the API server answers 409, and the scheduler tries
+        again: that is told as a response that allows nothing.
+        """
         found = self.api.objects.get("pods", f"team-a/{name}")
         sent = binding(name, "node-1", uid=found["metadata"]["uid"])
         answer = await self.webhooks.post(BINDINGS, binding_review(sent, **request))
         if answer["response"]["allowed"] and not request:
             made = applied(sent, patch_of(answer))["metadata"]
-            assert made["resourceVersion"] == found["metadata"]["resourceVersion"]
+            found = self.api.objects.get("pods", f"team-a/{name}")
+            if made["resourceVersion"] != found["metadata"]["resourceVersion"]:
+                return {"allowed": False, "status": {"code": 409, "message": "changed meanwhile"}}
             found["metadata"]["annotations"] |= made["annotations"]
             found["spec"]["nodeName"] = "node-1"
             self.api.change("pods", found)

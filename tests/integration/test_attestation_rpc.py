@@ -538,7 +538,7 @@ async def test_a_stream_ends_at_its_age() -> None:
 
 
 async def test_a_stream_ends_with_its_certificate(world: World) -> None:
-    svid = world.ca.svid(agent(), timedelta(seconds=1.2))
+    svid = world.ca.svid(agent(), timedelta(seconds=5))  # a busy machine is accepted in time, too
     async with AttestClient(svid, world.port, node=NODE) as client:
         await client.accepted()
         assert (await client.ended()).reason == "SVID_EXPIRED"

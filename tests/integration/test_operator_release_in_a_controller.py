@@ -55,7 +55,7 @@ async def test_a_silent_node_s_gpu_is_released_by_command_and_given_away_again(
         here.agent.silent = True
 
         async def released() -> str | None:
-            code, text = await shell.release(given, "-o", "json")
+            code, text = await shell.release(given, "-o", "json", "--as-recorded-by", "ann")
             return text if code == 0 else None
 
         text = await eventually(released, "the lease is over, and the node spoken for")

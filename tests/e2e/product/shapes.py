@@ -224,8 +224,8 @@ def _pods() -> Iterator[Shape]:
         yield PodShape(f"welcome-{name}", frozenset(), document)
     for name in ("nothing", "request", "level"):
         yield PodShape(f"plain-{name}", frozenset(), welcome[name], is_enforced=False)
-    nowhere = new_pod(annotations=_EARLY)
-    yield PodShape("early-nowhere", frozenset({"NODE_NO_EVIDENCE"}), nowhere)
+    nowhere = new_pod(annotations=_EARLY, nodeName=SILENT)
+    yield PodShape("early-nowhere", frozenset({"BYPASS_NODE_NAME"}), nowhere)
     late: dict[str, dict[str, Any]] = {
         "env": {"env": [ALL]},
         "privileged": {"securityContext": {"privileged": True}},

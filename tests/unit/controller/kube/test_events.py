@@ -395,7 +395,7 @@ def test_a_pod_that_no_node_would_get_is_reported_why() -> None:
     assert notice is not None
     assert (notice.regarding, notice.reason) == (REGARDED, "PodWouldNotBePlaced")
     assert notice.code == "NODE_NO_EVIDENCE"
-    assert notice.note == "no node would be offered: 3 NODE_NO_EVIDENCE, 1 GPU_BUSY"
+    assert notice.note == "no node would be offered: 3 of 4 nodes, 1 GPU_BUSY"
 
 
 def test_nothing_is_reported_where_nothing_would_be_denied() -> None:
