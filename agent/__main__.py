@@ -35,20 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.logger("agent").info(Event.CONFIG_EFFECTIVE, config=effective(loaded))
     for finding in loaded.warnings:
         logs.logger("agent").warning(Event.CONFIG_IGNORED, warning=str(finding))
-    end_tracing = trace_export.start(
-        settings.telemetry.otlp,
-        service=PROGRAM,
-        version=__version__,
-        headers=settings.telemetry.otlp_headers,
-    )
-    try:
-        parts = real_parts(settings)
-    except HostUnreadableError as error:
-        logs.logger("agent").error(Event.PROCESS_FAULT, detail=str(error))
-        return int(ExitCode.FAULT)
-    code = asyncio.run(run_agent(settings, parts))
-    end_tracing()
-    return int(code)
+    with logs.unhandled_logged():
+        end_tracing = trace_export.start(
+            settings.telemetry.otlp,
+            service=PROGRAM,
+            version=__version__,
+            headers=settings.telemetry.otlp_headers,
+        )
+        try:
+            parts = real_parts(settings)
+        except HostUnreadableError as error:
+            logs.logger("agent").error(Event.PROCESS_START_FAILED, detail=str(error))
+            return int(ExitCode.FAULT)
+        code = asyncio.run(run_agent(settings, parts))
+        end_tracing()
+        return int(code)
 
 
 if __name__ == "__main__":

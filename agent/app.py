@@ -11,10 +11,8 @@ Nothing here decides about trust, and nothing else in the agent reads settings.
 """
 
 import asyncio
-import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -63,7 +61,7 @@ from gpuwarden.identity.svid_watcher import SvidFacts, SvidWatcher
 from gpuwarden.identity.tunnel import DialFailure
 from gpuwarden.moment import NS_PER_MS
 from gpuwarden.telemetry import names
-from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.logs import announce, logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event, Process
 
@@ -259,14 +257,15 @@ class App:
         """Ask for the end; the first reason counts."""
         if not self._stopping.is_set():
             self._code = code
-            self._log.warning(Event.PROCESS_STOPPING, code=int(code), detail=why)
+            log = self._log.info if code is ExitCode.STOPPED else self._log.warning
+            log(Event.PROCESS_STOPPING, code=int(code), detail=why)
             self._stopping.set()
 
     async def run(self) -> ExitCode:
         """Run until stopped or until a part can no longer work."""
         address = await self._health.start()
         self._log.info(Event.LISTENER_OPEN, address=str(address))
-        _announce("agent.listening", ops=str(address))
+        announce(Event.AGENT_LISTENING, ops=str(address))
         unsubscribe = self._parts.identity.subscribe(self._svid_changed)
         self._parts.identity.start()
         try:
@@ -356,8 +355,10 @@ class App:
         """Called on the SVID watcher's thread."""
         identity = self._parts.identity
         is_there = identity.current() is not None
-        event = Event.SVID_UPDATED if is_there else Event.SVID_SOURCE_FAILED
-        self._log.info(event, state=identity.state())
+        if is_there:
+            self._log.info(Event.SVID_UPDATED, state=identity.state())
+        else:
+            self._log.warning(Event.SVID_SOURCE_FAILED, state=identity.state())
 
     def _roots(self) -> tuple[x509.Certificate, ...]:
         svid = self._parts.identity.current()
@@ -450,12 +451,6 @@ def _unacknowledged(state: AgentState | None, boot_id: str) -> tuple[GpuEvent, .
         for x in state.notices
         if x.kind in set(EventKind)
     )
-
-
-def _announce(event: str, **values: str) -> None:
-    """One JSON line on standard output, for whoever started the agent with port 0."""
-    sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
-    sys.stdout.flush()
 
 
 __all__ = ["App", "ExitCode", "HostUnreadableError", "Parts", "real_parts", "run_agent"]

@@ -108,7 +108,7 @@ class AgentRecorder:
         )
 
     def record_opened(self, replica: Address, stream: int) -> None:
-        """Hello was sent."""
+        """The controller sent its first challenge, and it verified."""
         self._replicas[replica].streams.add(stream)
         self._instruments.counter(names.AGENT_STREAMS_OPENED).inc()
         self._log.info(Event.STREAM_OPENED, replica=str(replica), stream=stream)
@@ -127,7 +127,7 @@ class AgentRecorder:
                 about=about,
                 code=verdict.code,
                 detail=verdict.detail,
-                level=verdict.level,
+                assurance_level=verdict.level,
                 hash=verdict.attestation_hash,
             )
         if about is not About.NOTICE:

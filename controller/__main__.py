@@ -16,11 +16,13 @@ import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports gr
 # isort: split
 import uvloop
 
-from controller.app import EXIT_FAULT, StartError, run
+from controller.app import EXIT_FAULT, SERVICE, StartError, run
 from controller.settings import ControllerSettings, KubernetesUse
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.loader import CONTROLLER
 from gpuwarden.settings.start import settings_or_exit
+from gpuwarden.telemetry import logs
+from gpuwarden.telemetry.names import Event
 
 PROGRAM: Final = "gpuwarden-controller"
 _COLLECT: Final = (5_000, 10, 10)
@@ -32,17 +34,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit status."""
     arguments = sys.argv[1:] if argv is None else argv
     loaded = settings_or_exit(PROGRAM, CONTROLLER, arguments)
-    if not uses_kubernetes(loaded.settings, os.environ):
-        sys.stderr.write(
-            f"{PROGRAM}: no node directory: this is not a pod with a service account, and"
-            " kubernetes.api is not `kubeconfig`; set it, or on a laptop run"
-            " `python -m sandbox.controller_main --node NAME`\n"
+    settings = loaded.settings
+    logs.configure(settings.log.level, settings.log.format, service=SERVICE)
+    if not uses_kubernetes(settings, os.environ):
+        detail = (
+            "no node directory: this is not a pod with a service account, and kubernetes.api is not"
+            " `kubeconfig`; set it, or on a laptop run"
+            " `python -m sandbox.controller_main --node NAME`"
         )
+        logs.logger(SERVICE).error(Event.PROCESS_START_FAILED, detail=detail, status=EXIT_FAULT)
         return EXIT_FAULT
     from controller.kube.transport import open_transport  # noqa: PLC0415 - brings 20 MiB of client library, needed here only
 
-    exchange = open_transport(loaded.settings.kubernetes, os.environ, SystemClock())
-    return run_to_end(PROGRAM, lambda: run(loaded, exchange=exchange))
+    exchange = open_transport(settings.kubernetes, os.environ, SystemClock())
+    return run_to_end(lambda: run(loaded, exchange=exchange))
 
 
 def uses_kubernetes(settings: ControllerSettings, environ: Mapping[str, str]) -> bool:
@@ -52,14 +57,18 @@ def uses_kubernetes(settings: ControllerSettings, environ: Mapping[str, str]) ->
     return settings.kubernetes.api is not KubernetesUse.OFF
 
 
-def run_to_end(program: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def run_to_end(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run the coroutine on uvloop; a StartError becomes one line and its exit status."""
     gc.set_threshold(*_COLLECT)
-    try:
-        return uvloop.run(serve())
-    except StartError as error:
-        sys.stderr.write(f"{program}: {error}\n")
-        return error.status
+    with logs.unhandled_logged():
+        try:
+            return uvloop.run(serve())
+        except StartError as error:
+            log = logs.logger(SERVICE)
+            log.error(  # noqa: TRY400 -- its text says it all
+                Event.PROCESS_START_FAILED, detail=str(error), status=error.status
+            )
+            return error.status
 
 
 if __name__ == "__main__":

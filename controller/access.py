@@ -80,7 +80,6 @@ KIND_OF_ROLE: Final[Mapping[Role, CallerKind]] = MappingProxyType(
 
 _AGENTS: Final = frozenset({CallerKind.AGENT})
 _READERS: Final = frozenset({CallerKind.INSPECTOR, CallerKind.OPERATOR, CallerKind.LOCAL})
-_INSPECTORS: Final = frozenset({CallerKind.INSPECTOR})
 _OPERATORS: Final = frozenset({CallerKind.OPERATOR, CallerKind.LOCAL})
 _KNOWN: Final = _AGENTS | _READERS
 
@@ -112,7 +111,7 @@ ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
         f"{_HEALTH}/Check": _KNOWN,
         f"{_HEALTH}/List": _KNOWN,
         f"{_HEALTH}/Watch": _KNOWN,
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _INSPECTORS,
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _READERS,
     }
 )
 """Full method name -> caller kinds that may call it."""

@@ -23,7 +23,6 @@ from controller.fleet.enrollment import EnrollmentUnavailableError
 from controller.kube.client import Exchange
 from controller.operations.quarantine_reconciler import RECONCILE_SECONDS
 from controller.placement.static_hashes import StaticHashesError
-from controller.policies.file import PolicyInvalidError
 from controller.recorders.trust import CONTROLLER
 from controller.rpc.server import ListenError, SocketInUseError
 from controller.settings import ControllerSettings
@@ -45,6 +44,7 @@ from gpuwarden.identity.spiffe_id import controller_id
 from gpuwarden.identity.svid import exactly
 from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.moment import NS_PER_MS
+from gpuwarden.policy.document import PolicyInvalidError
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.telemetry import logs, names, trace_export
 from gpuwarden.telemetry.metrics import Instruments
@@ -292,8 +292,10 @@ class _Controller:
     def _svid_changed(self) -> None:
         """Called on the thread of the SVID watcher."""
         is_there = self._svid_watcher.current() is not None
-        event = Event.SVID_UPDATED if is_there else Event.SVID_SOURCE_FAILED
-        self._log.info(event, state=self._svid_watcher.state())
+        if is_there:
+            self._log.info(Event.SVID_UPDATED, state=self._svid_watcher.state())
+        else:
+            self._log.warning(Event.SVID_SOURCE_FAILED, state=self._svid_watcher.state())
 
     def _signalled(self, number: signal.Signals) -> None:
         self._log.info(Event.PROCESS_STOPPING, signal=number.name)

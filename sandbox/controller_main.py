@@ -21,6 +21,7 @@ from controller.app import run
 from controller.wiring.listeners import Addresses
 from gpuwarden.settings.loader import CONTROLLER
 from gpuwarden.settings.start import EXIT_BAD_CONFIGURATION, settings_or_exit
+from gpuwarden.telemetry.logs import announce as announce_line
 from sandbox.insecure_static_nodes import InsecureStaticNodes
 
 PROGRAM: Final = "sandbox-controller"
@@ -41,13 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_CONFIGURATION
 
     def announce(addresses: Addresses) -> None:
-        line = json.dumps({"event": EVENT, **asdict(addresses)})
         if own.addresses is not None:
+            line = json.dumps({"event": EVENT, **asdict(addresses)})
             _write_whole(own.addresses, line + "\n")
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        announce_line(EVENT, **asdict(addresses))
 
-    return run_to_end(PROGRAM, lambda: run(loaded, directory=directory, announce=announce))
+    return run_to_end(lambda: run(loaded, directory=directory, announce=announce))
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -25,7 +25,7 @@ from sandbox.spiffe.workload_api import InsecureWorkloadApi
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 API_VERSION: Final = "config.gpuwarden.dev/v1alpha1"
-START_S: Final = 30.0
+START_S: Final = 180.0
 SVID_TTL: Final = timedelta(hours=1)
 
 
@@ -84,6 +84,12 @@ class Laptop:
     def server(self) -> str:
         """What to give to `gpuwarden --server`."""
         return f"unix:{self.addresses.local}"
+
+    def name_controller(self, *dns: str) -> None:
+        """Give the controller's SVIDs DNS names, as an entry of SPIRE can; before its start."""
+        self._endpoints["controller"] = self.workload_api.add(
+            "controller", _id("controller"), dns=dns
+        )
 
     async def start_controller(self, nodes: tuple[str, ...]) -> None:
         """Start the controller with a directory that knows `nodes`: each NAME or NAME=UID."""

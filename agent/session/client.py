@@ -178,6 +178,7 @@ class Session:
         self._svid = svid
         self._replica = replica
         self._number = stream
+        self._is_open = False
         self._accepted = accepted
         self._acknowledged = acknowledged
         self._events: asyncio.Queue[machine.Event | _Received] = asyncio.Queue()
@@ -222,7 +223,6 @@ class Session:
         now_ns = self._ports.clock.boottime_ns()
         state = machine.greeted(now_ns, self._ports.timing)
         event: machine.Event | None = await conversation.greet()
-        self._ports.recorder.record_opened(self._replica, self._number)
         while True:
             if event is None:
                 event = await self._next(state, conversation)
@@ -255,7 +255,12 @@ class Session:
         if not isinstance(event, _Received):
             return event
         self._read_ahead.release()
-        return conversation.understand(event.message)
+        found = conversation.understand(event.message)
+        if isinstance(found, machine.Challenged) and not self._is_open:
+            # Hello waits in a buffer until there is a connection: only an answer shows one.
+            self._is_open = True
+            self._ports.recorder.record_opened(self._replica, self._number)
+        return found
 
     def _report(self, verdict: Verdict, about: About) -> None:
         self._ports.recorder.record_verdict(self._replica, self._number, verdict, about)

@@ -44,7 +44,7 @@ from controller.placement.keys import (
     SEED_RESULT_ANNOTATIONS,
 )
 from controller.placement.requirements import Requirements
-from controller.placement.values import shown
+from gpuwarden.policy.texts import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
 

@@ -42,7 +42,7 @@ from controller.placement.keys import (
 )
 from controller.placement.pod import device_requests
 from controller.placement.requirements import Requirements
-from controller.placement.values import RequirementTextError, shown
+from gpuwarden.policy.texts import RequirementTextError, shown
 
 # --- hint labels, for a scheduler that does not ask the extender
 # Pods that ask for the same share a label; nodes have it while such a pod would pass there

@@ -43,10 +43,10 @@ from controller.ledger.record import PodRef
 from controller.placement.cures import is_passing
 from controller.placement.pod import PodDecodeError
 from controller.placement.requirements import Requirements, controlling_owner
-from controller.placement.values import shown
 from controller.policy import Policy
 from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.policy.texts import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
 _SHOWN_CHARS = 253

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from controller.placement.refusals import message
-from controller.placement.values import shown
+from gpuwarden.policy.texts import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- JSON Patch (RFC 6902): the operations of a patch

@@ -30,7 +30,7 @@ from controller.placement.keys import (
 )
 from controller.placement.node_verdict import Promise
 from controller.placement.requirements import Requirements, RequirementsInvalid
-from controller.placement.values import shown
+from gpuwarden.policy.texts import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- the request

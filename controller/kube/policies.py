@@ -22,10 +22,11 @@ from controller.kube.policy_objects import (
     verdict,
 )
 from controller.kube.resources import ATTESTATION_CLASSES, ATTESTATION_POLICIES, ApiError
-from controller.policies.file import PolicyChange, PolicyInvalidError
+from controller.policies.file import PolicyChange
 from controller.policy import Policy
 from gpuwarden.clock import Clock
 from gpuwarden.finding import Finding
+from gpuwarden.policy.document import PolicyInvalidError
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event

@@ -21,17 +21,11 @@ from controller.kube.resources import (
     Kind,
     Metadata,
 )
-from controller.policies.file import (
-    API_VERSION,
-    KIND,
-    MAX_BYTES,
-    PolicyInvalidError,
-    policy_of,
-    shown,
-)
+from controller.policies.file import policy_of
 from controller.policy import Policy
 from gpuwarden.finding import Finding
 from gpuwarden.moment import rfc3339
+from gpuwarden.policy.document import API_VERSION, KIND, MAX_BYTES, PolicyInvalidError, shown
 
 OBJECT_VERSION: Final = f"{GROUP}/{ATTESTATION_POLICIES.version}"
 POLICY, CLASS = "AttestationPolicy", "AttestationClass"

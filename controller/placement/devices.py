@@ -13,8 +13,9 @@ from controller.fleet.view import Acceptance, GpuView
 from controller.ledger.occupancy import CardUse, Holders, is_taken, uses_in
 from controller.ledger.record import key_of
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
-from controller.placement.selector import Device, Selector, holds, islands
+from controller.placement.selector import Device, holds, islands
 from controller.policy import NodeMode
+from gpuwarden.policy.selector import Selector
 from gpuwarden.reasons import ReasonCode
 
 # --- the pool of a node
@@ -39,7 +40,7 @@ class DeviceRequirement:
 
     def admits(self, device: Device) -> bool:
         """Whether the device has every property."""
-        return all(selector.matches(device) for selector in self.selectors) and all(
+        return all(selector.matches(device.fact) for selector in self.selectors) and all(
             holds(label, device, {}) for label in self.model_labels
         )
 

@@ -9,16 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.placement.keys import (
-    COMPLETION_INDEX,
-    MAP,
-    ORDINAL,
-    POD_INDEX,
-)
+from controller.placement.keys import COMPLETION_INDEX, MAP, ORDINAL, POD_INDEX
 from controller.placement.pod import Pod
-from controller.placement.values import RequirementTextError, shown
 from gpuwarden.finding import Finding
 from gpuwarden.identity.spiffe_id import is_node_name
+from gpuwarden.policy.texts import RequirementTextError, shown
 
 _MAX_CHARS = 64 * 1024
 _MAX_LINES = 4096

@@ -9,6 +9,8 @@ admission's business.
 from dataclasses import dataclass
 from typing import Final
 
+from gpuwarden.policy.selector import ASSIGN
+
 PREFIX: Final = "gpuwarden.dev/"
 
 REQUIRED_HASH: Final = "gpuwarden.dev/required-hash"
@@ -34,9 +36,8 @@ MAP_NAME: Final = "gpu-node-name"
 
 SEED_LABEL_PREFIX: Final = "fudo.org/gpu."
 LABEL_PREFIXES: Final = ("gpuwarden.dev/gpu.", SEED_LABEL_PREFIX)
-ASSIGN: Final = "assign"
-"""`<prefix>assign` asks for some GPU and names no property."""
 SEED_ASSIGN: Final = SEED_LABEL_PREFIX + ASSIGN
+"""It asks for some GPU and names no property."""
 
 REQUIREMENT_ANNOTATIONS: Final = frozenset(
     {

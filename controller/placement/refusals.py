@@ -4,8 +4,8 @@ from collections.abc import Container
 
 from controller.placement.requirements import Requirements
 from controller.placement.selector import MODEL_PREFIX
-from controller.placement.values import shown
 from controller.policy import NodeMode
+from gpuwarden.policy.texts import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
 _TEXTS: dict[ReasonCode, str] = {

@@ -30,16 +30,12 @@ from controller.placement.keys import (
     RequirementRules,
 )
 from controller.placement.pod import Pod, device_requests
-from controller.placement.selector import Selector, parse_selector, read_labels
-from controller.placement.values import (
-    RequirementTextError,
-    parse_count,
-    read_hashes,
-    shown,
-    split_list,
-)
+from controller.placement.selector import read_labels
+from controller.placement.values import parse_count, read_hashes, split_list
 from controller.policy import Level
 from gpuwarden.finding import Finding
+from gpuwarden.policy.selector import Selector, parse_selector
+from gpuwarden.policy.texts import RequirementTextError, shown
 
 
 class Guarantee(StrEnum):

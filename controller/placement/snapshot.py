@@ -12,11 +12,12 @@ from controller.fleet.directory import EMPTY_DIRECTORY, DirectorySnapshot
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.occupancy import Holders
 from controller.ledger.record import ShareGroup
-from controller.placement.selector import Selector, compile_labels
+from controller.placement.selector import compile_labels
 from controller.placement.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import Level, Policy
 from gpuwarden.moment import Moment
+from gpuwarden.policy.selector import Selector
 
 
 @dataclass(frozen=True, slots=True, eq=False)

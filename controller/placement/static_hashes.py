@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from controller.placement.values import is_attestation_hash, is_opaque_hash
 from gpuwarden.identity.spiffe_id import is_node_name
+from gpuwarden.policy.texts import is_attestation_hash, is_opaque_hash
 
 _MAX_NODES = 100_000
 VARIABLE: Final = "BGS_NODE_HASH_MAP"

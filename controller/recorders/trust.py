@@ -93,7 +93,7 @@ class TrustRecorder:
                     self._log.info(
                         Event.EVIDENCE_ACCEPTED,
                         node=result.node,
-                        level=result.level.value,
+                        assurance_level=result.level.value,
                         attestation_hash=result.attestation_hash,
                         evidence=result.evidence_digest,
                         gpus=len(result.evidence.inventory.gpus),

@@ -102,6 +102,8 @@ FLEET: Final = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
 OPERATOR: Final = operator_pb2.DESCRIPTOR.services_by_name["OperatorService"].full_name
 PLACEMENT: Final = placement_pb2.DESCRIPTOR.services_by_name["PlacementService"].full_name
 SUPPORT: Final = support_pb2.DESCRIPTOR.services_by_name["SupportService"].full_name
+TO_PEOPLE: Final = (FLEET, OPERATOR, PLACEMENT, SUPPORT)
+"""What both servers have; agents' streams are not for the socket."""
 
 AddService = Callable[[aio.Server], None]
 
@@ -150,9 +152,7 @@ def agents_server(
     )
     for add in services:
         add(server)
-    own = (ATTESTATION, FLEET, OPERATOR, PLACEMENT, SUPPORT)
-    names = (*own, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
+    _describe(server, ATTESTATION, *TO_PEOPLE)
     servicer = _add_health(server)
     host, _, _ = address.rpartition(":")
     try:
@@ -170,6 +170,7 @@ def local_server(
     server = aio.server(interceptors=(interceptor,), options=_options(connection_age=False))
     for add in services:
         add(server)
+    _describe(server, *TO_PEOPLE)
     servicer = _add_health(server)
     try:
         with owner_only():
@@ -183,6 +184,12 @@ async def set_serving(server: RpcServer, *, ready: bool) -> None:
     """Publish readiness under the empty service name."""
     answer = health_pb2.HealthCheckResponse
     await server.health.set("", answer.SERVING if ready else answer.NOT_SERVING)
+
+
+def _describe(server: aio.Server, *services: str) -> None:
+    """Let those who may ask find out what there is to call."""
+    names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
 
 
 def _add_health(server: aio.Server) -> HealthServicer:

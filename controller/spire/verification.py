@@ -7,7 +7,6 @@ them suffices to get the SVID. These are dictionary look-ups, made for each mess
 Absence counts only in a snapshot that still counts: in an older one it proves nothing.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +15,7 @@ from controller.spire.snapshot import ATTESTORS, SpireAgent, SpireEntry, SpireSn
 from controller.verifier.context import SpireQuestion, Standing
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.moment import NS_PER_S
+from gpuwarden.policy.texts import image_digest
 from gpuwarden.reasons import ReasonCode, Refusal
 
 DEFAULT_SELECTORS: Final = {"k8s_psat": ("k8s:ns", "k8s:sa")}
@@ -25,7 +25,6 @@ ENTRIES_AGE_NS: Final = 300 * NS_PER_S
 """Entries are asked for less often than agents where there are many."""
 IMAGE_SELECTOR: Final = "k8s:container-image:"
 """What the `k8s` workload attestor says about the container itself (not about its pod)."""
-_IMAGE: Final = re.compile(r"(?:[!-?A-~]{1,255}@)?(sha256:[0-9a-f]{64})")
 _AGENTS: Final = "/spire/agent/"
 _SHOWN: Final = 300
 _LISTED: Final = 4
@@ -202,12 +201,6 @@ def _unbound(agent: SpireAgent, question: SpireQuestion) -> Refusal | None:
 
 
 # --- images: compared by digest, never by tag
-
-
-def image_digest(reference: str) -> str | None:
-    """`sha256:<hex>` of a reference by digest; None where it names an image by tag."""
-    match = _IMAGE.fullmatch(reference)
-    return match[1] if match else None
 
 
 def digests_of(entry: SpireEntry) -> frozenset[str]:

@@ -21,7 +21,8 @@ from controller.ledger.store import Entry, LedgerSnapshot
 from controller.messages import node_message
 from controller.placement.devices import DevicePool
 from controller.placement.selector import Device as FleetDevice
-from controller.placement.selector import Selector, labels_of
+from controller.placement.selector import labels_of
+from gpuwarden.policy.selector import Selector
 
 _END = r"$(?!\n)"
 """In Python `$` is also before a last line feed."""

@@ -26,7 +26,7 @@ from controller.operations.quarantine_reconciler import QuarantineReconciler
 from controller.operations.readiness import ClockAnchor, Conditions, ProcessState
 from controller.placement.snapshot import Scenes
 from controller.placement.static_hashes import InsecureStaticHashes
-from controller.policies.file import PolicyFile, PolicyInvalidError
+from controller.policies.file import PolicyFile
 from controller.policies.in_force import PolicyInForce, PolicySource
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.record import Record
@@ -79,6 +79,7 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 from gpuwarden.finding import Finding
 from gpuwarden.identity.svid_watcher import SvidWatcher
+from gpuwarden.policy.document import PolicyInvalidError
 from gpuwarden.settings.keys import ENV_PREFIX
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.report import effective, render

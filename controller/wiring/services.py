@@ -20,7 +20,7 @@ from controller.operations.operator_service import OperatorService
 from controller.operations.readiness import Conditions
 from controller.placement.node_verdict import Promise, promise_of
 from controller.placement.pod import PodDecodeError
-from controller.placement.selector import Device, Selector, compile_labels, labels_of
+from controller.placement.selector import Device, compile_labels, labels_of
 from controller.placement.snapshot import Scenes
 from controller.policy import Policy
 from controller.recorders.http import ApiRecorder
@@ -38,6 +38,7 @@ from controller.wiring.binding import BindingParts, is_report_only
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
 from gpuwarden.moment import utc
+from gpuwarden.policy.selector import Selector
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 _T = TypeVar("_T")

@@ -177,8 +177,11 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "config validate": Command(
         "config:validate",
-        "Check a configuration; exits with 2 and all findings.",
-        "gpuwarden config validate --process agent --config agent.yaml",
+        "Check a configuration or a policy; exits with 2 and all findings.",
+        "gpuwarden config validate --config policy.yaml",
+        "The file's `kind` says what it is: AgentConfig, ControllerConfig or Policy. A policy that"
+        " `policy.file` names is checked too, where it is on this machine. Custom resources are"
+        " checked by `kubectl apply --dry-run=server`.",
     ),
     "config schema": Command(
         "config:schema",

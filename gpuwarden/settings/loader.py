@@ -1,7 +1,8 @@
 """Reads every value: flag > environment > file > default. Reports all findings at once.
 
 Each source becomes a mapping from key to `Raw`; what it does not know becomes a finding with the
-nearest known name. Pure: the caller reads files and the environment.
+nearest known name. A finding names the key as it was written: the flag, the variable, or the path
+in the file. Pure: the caller reads files and the environment.
 """
 
 import dataclasses
@@ -9,10 +10,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
-from gpuwarden.finding import Finding, quoted
+from gpuwarden.finding import Finding, quoted, required
 from gpuwarden.settings.agent import KIND as AGENT_KIND
 from gpuwarden.settings.agent import AgentSettings
 from gpuwarden.settings.controller import KIND as CONTROLLER_KIND
@@ -26,6 +26,7 @@ from gpuwarden.settings.keys import (
     keys_of,
 )
 from gpuwarden.settings.rules import agent_rules, controller_rules
+from gpuwarden.settings.unknown_names import unknown_flag, unknown_key, unknown_variable
 from gpuwarden.strict_yaml import (
     ListValue,
     MapValue,
@@ -41,7 +42,6 @@ S = TypeVar("S")
 API_VERSION = "config.gpuwarden.dev/v1alpha1"
 FILE_KEY_SUFFIX = "File"
 MAX_FILE_BYTES = 256 << 10
-_MAX_NAME = 100
 
 _OTHER_VARIABLES = frozenset(
     {"GPUWARDEN_CONFIG", "GPUWARDEN_SERVER", "GPUWARDEN_SVID", "GPUWARDEN_KEY", "GPUWARDEN_BUNDLE"}
@@ -75,9 +75,34 @@ class Raw:
     """A value before its kind has read it."""
 
     text: str
-    source: str
+    origin: "Origin"
     problem: str = ""
     """Set if the source itself is wrong: what was expected of it."""
+    is_text: bool = True
+    """Whether the writer gave `text`, and not a list or mapping that `text` describes."""
+
+    def finding(self, key: "Key", expected: str) -> Finding:
+        """What is wrong with it."""
+        shown = quoted(self.text) if self.is_text else self.text
+        return Finding(
+            self.origin.name,
+            "<redacted>" if key.spec.secret else shown,
+            expected,
+            self.origin.place,
+            setting=key.name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value was given, and under which name."""
+
+    place: str
+    """`flag`, `environment`, `file f.yaml, line 3`."""
+    name: str
+    """As it was written: a flag, a variable, a key of the file."""
+    text: str
+    """Both, for who asks where an effective value comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,30 +167,36 @@ def load(config: ConfigType[S], inputs: Inputs) -> Loaded[S]:
     findings: list[Finding] = []
     sources = _sources(config, keys, inputs, findings)
     values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
+    origins: dict[str, Origin] = {}
     warnings: list[Finding] = []
     for key in keys:
         raw = _choose(key, sources, inputs.environment)
         if raw is not None and _is_forgiven(key, raw):
             _read(key, raw, values, warnings)
-            values[key.name], origins[key.name] = key.default, "default"
+            values[key.name] = key.default
         elif raw is not None:
-            origins[key.name] = raw.source
+            origins[key.name] = raw.origin
             _read(key, raw, values, findings)
         elif key.required:
             findings.append(_missing(key))
         else:
-            values[key.name], origins[key.name] = key.default, "default"
+            values[key.name] = key.default
     if findings:
         raise SettingsError(findings)
     settings: S = build(config.settings, values)
-    broken = [
-        dataclasses.replace(found, source=origins.get(found.key, ""))
-        for found in config.rules(settings)
-    ]
-    if broken:
-        raise SettingsError(broken)
-    return Loaded(config, settings, values, origins, tuple(warnings))
+    if broken := config.rules(settings):
+        raise SettingsError([_as_written(found, origins.get(found.key)) for found in broken])
+    sources_ = {
+        key.name: origins[key.name].text if key.name in origins else "default" for key in keys
+    }
+    return Loaded(config, settings, values, sources_, tuple(warnings))
+
+
+def _as_written(found: Finding, origin: Origin | None) -> Finding:
+    """A fault of settings that do not fit together, under the name that its value came by."""
+    if origin is None:
+        return dataclasses.replace(found, setting=found.key)
+    return dataclasses.replace(found, key=origin.name, source=origin.place, setting=found.key)
 
 
 def _sources(
@@ -189,14 +220,29 @@ def _sources(
         except SettingsError as error:
             # The file's values are unknown, so nothing can be reported as missing.
             raise SettingsError([*error.findings, *findings]) from None
-        sources.append(_from_file(keys, config.kind, root, name, read_secret))
+        if (header := _wrong_header(config.kind, root, name)) and is_of_another_kind(header):
+            raise SettingsError([*header, *findings])
+        sources.append(_from_file(keys, header, root, name, read_secret))
         findings += sources[-1].findings
     return sources
 
 
-def _parse_file(name: str, data: bytes) -> MapValue:
+def is_of_another_kind(header: Iterable[Finding]) -> bool:
+    """Whether the file says that it is something else: then its keys are no faults."""
+    return any(found.key == "kind" and not found.problem for found in header)
+
+
+def kind_of(name: str, data: bytes) -> tuple[str, int | None]:
+    """What a file says that it is, empty if nothing, and in which line; raises SettingsError."""
+    value = _parse_file(name, data, max_bytes=len(data)).entries.get("kind")
+    if value is None:
+        return "", None
+    return (value.text if isinstance(value, ScalarValue) else _shown(value)), value.line
+
+
+def _parse_file(name: str, data: bytes, *, max_bytes: int = MAX_FILE_BYTES) -> MapValue:
     try:
-        root = parse_tree(data, max_bytes=MAX_FILE_BYTES) or MapValue({}, 1)
+        root = parse_tree(data, max_bytes=max_bytes) or MapValue({}, 1)
     except YamlError as error:
         raise _no_file(name, error.line, error.got, error.expected) from None
     if not isinstance(root, MapValue):
@@ -213,24 +259,24 @@ def _choose(key: Key, sources: Sequence[Source], environment: Mapping[str, str])
         if key.name in source.values:
             return source.values[key.name]
     if environment.get(key.spec.default_from):
-        return Raw(environment[key.spec.default_from], f"default from ${key.spec.default_from}")
+        name = key.spec.default_from
+        return Raw(environment[name], Origin("environment", name, f"default from ${name}"))
     return None
 
 
 def _read(key: Key, raw: Raw, values: dict[str, Any], findings: list[Finding]) -> None:
-    shown = "<redacted>" if key.spec.secret else quoted(raw.text)
     if raw.problem:
-        findings.append(Finding(key.name, shown, raw.problem, raw.source))
+        findings.append(raw.finding(key, raw.problem))
         return
     try:
         values[key.name] = key.spec.kind.parse(raw.text)
     except ValueError:
-        findings.append(Finding(key.name, shown, key.spec.kind.expects, raw.source))
+        findings.append(raw.finding(key, key.spec.kind.expects))
 
 
 def _is_forgiven(key: Key, raw: Raw) -> bool:
     """Whether it is an alias's wrong value, in whose place the default stands."""
-    if not key.spec.alias_warns or raw.source not in map(_environment, key.spec.aliases):
+    if not key.spec.alias_warns or raw.origin.name not in key.spec.aliases:
         return False
     try:
         key.spec.kind.parse(raw.text)
@@ -242,7 +288,7 @@ def _is_forgiven(key: Key, raw: Raw) -> bool:
 def _missing(key: Key) -> Finding:
     also = f", or ${key.spec.default_from}" if key.spec.default_from else ""
     expected = f"{key.spec.kind.expects}; set it in the file, as --{key.name}, as {key.env}{also}"
-    return Finding(key.name, "nothing", expected)
+    return required(key.name, expected, setting=key.name)
 
 
 def _no_secret_files(path: str) -> str:
@@ -259,9 +305,9 @@ def _from_flags(keys: Sequence[Key], flags: Iterable[tuple[str, str, str]]) -> S
     findings = []
     for name, text, typed in flags:
         if name in known:
-            values[name] = Raw(text, f"flag {typed}")
+            values[name] = Raw(text, Origin("flag", typed, f"flag {typed}"))
         else:
-            findings.append(_unknown(name, f"flag {typed}", known))
+            findings.append(unknown_flag(name, typed, [key.path for key in keys]))
     return Source(values, tuple(findings))
 
 
@@ -287,7 +333,7 @@ def _from_environment(
     expected.update(key.env for key in others)
     expected.update(key.env + FILE_SUFFIX for key in others if key.spec.secret)
     findings += [
-        _unknown(name, "environment", expected)
+        unknown_variable(name, expected)
         for name in sorted(environment)
         if name.startswith(ENV_PREFIX) and name not in expected and not _SERVICE_LINK.search(name)
     ]
@@ -295,24 +341,29 @@ def _from_environment(
 
 
 def _from_file(
-    keys: Sequence[Key], kind: str, root: MapValue, name: str, read_secret: ReadSecret
+    keys: Sequence[Key],
+    header: Sequence[Finding],
+    root: MapValue,
+    name: str,
+    read_secret: ReadSecret,
 ) -> Source:
-    """Take a parsed file; `apiVersion` and `kind` must be right, every key known."""
-    findings = _wrong_header(kind, root, name)
+    """Take a parsed file; every key must be known."""
+    findings = list(header)
     values: dict[str, Raw] = {}
-    by_name = {key.name: key for key in keys}
+    by_path = {key.path: key for key in keys}
     for key in keys:
         if key.spec.secret:
-            by_name[key.name + FILE_KEY_SUFFIX] = key
-    for path, value in _leaves(root, by_name, ()):
-        where = f"file {name}, line {value.line}"
-        key_found = by_name.get(path)
+            by_path[*key.path[:-1], key.path[-1] + FILE_KEY_SUFFIX] = key
+    for path, value in _leaves(root, by_path, ()):
+        place = f"file {name}, line {value.line}"
+        where = Origin(place, ".".join(path), place)
+        key_found = by_path.get(path)
         if key_found is None:
-            findings.append(_not_a_key(path, value, where, set(by_name)))
-        elif path != key_found.name:
+            findings.append(_not_a_key(path, value, place, list(by_path)))
+        elif path != key_found.path:
             values[key_found.name] = _secret_text(_raw(key_found, value, where), read_secret)
         elif not _is_null(value):
-            values[path] = _raw(key_found, value, where)
+            values[key_found.name] = _raw(key_found, value, where)
     return Source(values, tuple(findings))
 
 
@@ -323,35 +374,34 @@ def _from_variable(key: Key, name: str, text: str) -> Raw:
     return Raw(text, _environment(name))
 
 
-def _environment(name: str) -> str:
-    """The source that a variable is."""
-    return f"environment {name}"
+def _environment(name: str) -> Origin:
+    """Where a variable's value comes from."""
+    return Origin("environment", name, f"environment {name}")
 
 
 def _wrong_header(kind: str, root: MapValue, name: str) -> list[Finding]:
     findings = []
     for key, expected in (("apiVersion", API_VERSION), ("kind", kind)):
         value = root.entries.get(key)
-        text = value.text if isinstance(value, ScalarValue) else ""
-        if text != expected:
-            line = f"file {name}, line {value.line}" if value else f"file {name}"
-            findings.append(Finding(key, quoted(text) if text else "nothing", expected, line))
+        if value is None:
+            findings.append(required(key, expected, f"file {name}"))
+        elif not (isinstance(value, ScalarValue) and value.text == expected):
+            got = quoted(value.text) if isinstance(value, ScalarValue) else _shown(value)
+            findings.append(Finding(key, got, expected, f"file {name}, line {value.line}"))
     return findings
 
 
 def _leaves(
-    root: MapValue, known: Mapping[str, Key], prefix: tuple[str, ...]
-) -> Iterable[tuple[str, Value]]:
+    root: MapValue, known: Mapping[tuple[str, ...], Key], prefix: tuple[str, ...]
+) -> Iterable[tuple[tuple[str, ...], Value]]:
     """Yield everything that is a key or cannot be a section."""
     for part, value in root.entries.items():
-        path = ".".join((*prefix, part))
+        path = (*prefix, part)
         if not prefix and part in {"apiVersion", "kind"}:
             continue
-        is_section = "." not in part and any(name.startswith(f"{path}.") for name in known)
+        is_section = any(len(each) > len(path) and each[: len(path)] == path for each in known)
         if is_section and isinstance(value, MapValue):
-            yield from _leaves(value, known, (*prefix, part))
-        elif "." in part:
-            yield f"{path!r}", value
+            yield from _leaves(value, known, path)
         elif not (is_section and _is_null(value)):
             yield path, value
 
@@ -360,7 +410,7 @@ def _is_null(value: Value) -> bool:
     return isinstance(value, ScalarValue) and value.type is Scalar.NULL
 
 
-def _raw(key: Key, value: Value, where: str) -> Raw:
+def _raw(key: Key, value: Value, where: Origin) -> Raw:
     """Turn a file's value into text, if YAML sees in it what the key wants."""
     shape = key.spec.kind.shape
     match value:
@@ -373,14 +423,14 @@ def _raw(key: Key, value: Value, where: str) -> Raw:
             problem = key.spec.kind.expects if None in mapped.values() else ""
             return Raw(json.dumps(mapped), where, problem)
         case _:
-            return Raw(_shown(value), where, _wanted(key, value))
+            return Raw(_shown(value), where, _wanted(key, value), isinstance(value, ScalarValue))
 
 
-def _raw_list(key: Key, items: tuple[Value, ...], where: str) -> Raw:
+def _raw_list(key: Key, items: tuple[Value, ...], where: Origin) -> Raw:
     texts = [text for text in map(_plain_text, items) if text is not None and "," not in text]
     if len(texts) == len(items):
         return Raw(",".join(texts), where)
-    return Raw("a list", where, f"a YAML list of {key.spec.kind.expects}")
+    return Raw("a list", where, f"a YAML list of {key.spec.kind.expects}", is_text=False)
 
 
 def _plain_text(value: Value) -> str | None:
@@ -417,30 +467,27 @@ def _take_secret(
     if name not in environment:
         return
     if key.name in values:
-        findings.append(Finding(key.name, "both", f"{key.env} or {name}", f"environment {name}"))
+        other = values[key.name].origin.name
+        expected = f"{name} or {other}"
+        findings.append(Finding(name, "both", expected, "environment", setting=key.name))
         return
-    values[key.name] = _secret_text(Raw(environment[name], f"environment {name}"), read_secret)
+    values[key.name] = _secret_text(Raw(environment[name], _environment(name)), read_secret)
 
 
 def _secret_text(raw: Raw, read_secret: ReadSecret) -> Raw:
     if raw.problem:
         return raw
     try:
-        return Raw(read_secret(raw.text).strip(), raw.source)
+        return Raw(read_secret(raw.text).strip(), raw.origin)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return Raw(raw.text, raw.source, f"a readable file ({reason})")
+        return Raw(raw.text, raw.origin, f"a readable file ({reason})")
 
 
-def _not_a_key(path: str, value: Value, where: str, known: set[str]) -> Finding:
-    if any(name.startswith(f"{path}.") for name in known):
-        return Finding(path, quoted(_shown(value)), "a section, that is a mapping of keys", where)
-    if path.startswith("'"):
-        return Finding(path, "", "a known name; sections are nested, not joined by dots", where)
-    return _unknown(path, where, known)
-
-
-def _unknown(name: str, source: str, known: Iterable[str]) -> Finding:
-    near = get_close_matches(name, list(known), n=1, cutoff=0.7)
-    hint = f"a known name; did you mean {near[0]}?" if near else "a known name"
-    return Finding(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…", "", hint, source)
+def _not_a_key(
+    parts: tuple[str, ...], value: Value, where: str, known: Sequence[tuple[str, ...]]
+) -> Finding:
+    if any(each[: len(parts)] == parts for each in known):
+        got = quoted(value.text) if isinstance(value, ScalarValue) else _shown(value)
+        return Finding(".".join(parts), got, "a section, that is a mapping of keys", where)
+    return unknown_key(parts, where, known)

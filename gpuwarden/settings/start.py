@@ -149,11 +149,11 @@ def read_inputs(arguments: Arguments, environment: Mapping[str, str]) -> Inputs:
     return Inputs(arguments.flags, environment, file, read_secret_file)
 
 
-def read_config_file(name: str) -> bytes:
+def read_config_file(name: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Read a configuration file, at most one byte more than is allowed."""
     try:
         with Path(name).open("rb") as file:
-            return file.read(MAX_FILE_BYTES + 1)
+            return file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
         raise SettingsError(
             [Finding("--config", quoted(name), f"a readable file ({_reason(error)})")]

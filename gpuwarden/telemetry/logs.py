@@ -1,6 +1,7 @@
 """Structured logs through structlog: one JSON object (or line of text) per event.
 
-`configure` is called once by a composition root; everybody else calls `logger()`.
+`configure` is called once by a composition root; everybody else calls `logger()`. What libraries
+and Python itself have to say comes in the same form, as `library.message`.
 Keys, tokens and PEM blocks never come out, whatever is passed in, and control
 characters are escaped, so that a logged value cannot forge a line or a terminal.
 """
@@ -9,8 +10,11 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Mapping
-from typing import Any, Protocol, TextIO, cast
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -45,6 +49,7 @@ def configure(
     """
     out = sys.stderr if stream is None else stream
     render: Processor = _render_json if log_format is LogFormat.JSON else _render_text
+    logging.captureWarnings(capture=True)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -62,7 +67,7 @@ def configure(
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[_as_library_message, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, redact, render],
         )
     )
@@ -92,12 +97,61 @@ def logger(component: str) -> EventLogger:
     return cast("EventLogger", structlog.get_logger().bind(component=component))
 
 
+def announce(event: str, **facts: object) -> None:
+    """One JSON line on standard output, for the program that started this one."""
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    line = {"timestamp": now, "level": "info", "event": str(event), **facts}
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def unhandled_logged() -> Iterator[None]:
+    """While the program runs, what nobody caught becomes a line of the log; it ends with 1."""
+    log = logger("python")
+    before = threading.excepthook, sys.unraisablehook
+
+    def in_thread(failed: threading.ExceptHookArgs) -> None:
+        if failed.exc_value is not None:
+            thread = failed.thread.name if failed.thread else ""
+            log.error(Event.PROCESS_FAULT, thread=thread, exc_info=failed.exc_value)
+
+    def unraisable(failed: "sys.UnraisableHookArgs") -> None:
+        detail = f"{failed.err_msg or 'ignored exception in'}: {failed.object!r}"
+        log.error(Event.PROCESS_FAULT, detail=detail, exc_info=failed.exc_value)
+
+    threading.excepthook, sys.unraisablehook = in_thread, unraisable
+    try:
+        yield
+    except Exception as error:
+        log.error(Event.PROCESS_FAULT, exc_info=error)  # noqa: TRY400 -- not of `logging`
+        raise SystemExit(1) from None
+    finally:
+        threading.excepthook, sys.unraisablehook = before
+
+
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Replace secrets by name and by look, bound every value, escape control characters.
 
     A traceback becomes a list of its lines, so that its line ends need no escape.
     """
     return cast("dict[str, Any]", _clean_mapping(event, 0))
+
+
+_OWN: Final = {
+    "gpuwarden.identity.svid_watcher": Event.SVID_WATCH_FAULT,
+    "gpuwarden.identity.tunnel": Event.TUNNEL_FAILED,
+}
+"""Loggers of packages below this one, and what their messages are about."""
+
+
+def _as_library_message(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A line of `logging`: its text is no stable name."""
+    name = event["_record"].name
+    event["message"] = event["event"]
+    event["event"] = _OWN.get(name, Event.LIBRARY_MESSAGE).value
+    event["component"] = name
+    return event
 
 
 def _named(service: str) -> Processor:

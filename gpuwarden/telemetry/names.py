@@ -169,7 +169,9 @@ AGENT_STREAMS = _gauge(
     "agent_streams", _A, "Streams to controllers, by state (connecting, open, accepted).", "state"
 )
 AGENT_STREAMS_OPENED = _counter(
-    "agent_streams_opened", _A, "Streams on which Hello was sent, reconnects included."
+    "agent_streams_opened",
+    _A,
+    "Streams on which a first challenge came, reconnects included.",
 )
 AGENT_DIAL_FAILURES = _counter(
     "agent_dial_failures",
@@ -540,6 +542,14 @@ class Event(StrEnum):
         return event
 
     PROCESS_STARTED = "process.started", "all listeners are up"
+    PROCESS_START_FAILED = (
+        "process.start.failed",
+        "the process cannot start with these settings on this machine; `detail` is why",
+    )
+    AGENT_LISTENING = (
+        "agent.listening",
+        "the agent's addresses, on standard output, for who started it with port 0",
+    )
     PROCESS_STOPPING = "process.stopping", "a signal or a fault ends the process; `detail` is which"
     PROCESS_STOPPED = "process.stopped", "everything is closed"
     PROCESS_FAULT = "process.fault", "a part of the process failed unexpectedly"
@@ -552,8 +562,15 @@ class Event(StrEnum):
     CONFIG_INSECURE = "config.insecure", "an Insecure… stand-in is on"
     LISTENER_OPEN = "listener.open", "a port or socket accepts connections; `address` is which"
 
+    LIBRARY_MESSAGE = (
+        "library.message",
+        "a library or Python itself logged `message`; `component` is its logger",
+    )
+
     SVID_UPDATED = "svid.updated", "a new SVID is in use"
     SVID_SOURCE_FAILED = "svid.source.failed", "the Workload API gives no usable SVID"
+    SVID_WATCH_FAULT = "svid.watch.fault", "the watcher of the SVID met a fault; `message` is which"
+    TUNNEL_FAILED = "tunnel.failed", "no TLS connection to a controller; `message` is why"
     TLS_MATERIAL_REFUSED = "tls.material.refused", "a new server certificate was not taken, and why"
     TLS_HANDSHAKE_FAILED = (
         "tls.handshake.failed",
@@ -576,8 +593,11 @@ class Event(StrEnum):
     ALLOCATIONS_UNREAD = "allocations.unread", "kubelet did not tell its allocations, or not all"
     STATE_LOST = "state.lost", "the state file was missing or damaged; the agent starts without"
 
-    STREAM_OPENED = "stream.opened", "an attestation stream is up"
-    STREAM_CLOSED = "stream.closed", "an attestation stream ended, and why"
+    STREAM_OPENED = (
+        "stream.opened",
+        "an attestation stream is up: a challenge came",
+    )
+    STREAM_CLOSED = "stream.closed", "an attestation stream ended, or none came about, and why"
     CONTROLLER_UNRESOLVED = "controller.unresolved", "a controller's name has no address now"
     ROUND_LOST = "round.lost", "a challenge passed before the GPUs had been read"
     CHALLENGE_REFUSED = "challenge.refused", "a challenge did not verify; the stream is closed"

@@ -43,6 +43,8 @@ class LeafShape:
     key_cert_sign: bool = False
     crl_sign: bool = False
     extended: Sequence[x509.ObjectIdentifier] | None = _BOTH_SIDES
+    dns: Sequence[str] = ()
+    """Names of an entry's `dns_names`, beside the SPIFFE ID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class InsecureCa:
         key: PrivateKey | None = None,
         shape: LeafShape | None = None,
     ) -> IssuedSvid:
-        """A new leaf with `uris` as its only names; it ends `ttl` from now."""
+        """A new leaf with `uris` and the shape's DNS names; it ends `ttl` from now."""
         shape = shape or LeafShape()
         key = key or new_key()
         now = self._now()
@@ -118,8 +120,8 @@ class InsecureCa:
         )
         builder = self._identifiers(builder, key, self._key)
         builder = _shaped(builder, shape)
-        if uris:
-            names = [x509.UniformResourceIdentifier(uri) for uri in uris]
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
+        if names := [*names, *map(x509.DNSName, shape.dns)]:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         leaf = builder.sign(self._key, _hash_for(self._key))
         above = () if not self.above else (self.certificate, *self.intermediates)

@@ -14,7 +14,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.serialization import Encoding
 from spiffe._proto import workload_pb2
 
-from sandbox.spiffe.ca import InsecureCa, new_key
+from sandbox.spiffe.ca import InsecureCa, LeafShape, new_key
 
 
 class Fault(StrEnum):
@@ -64,8 +64,11 @@ class Authority:
 class Workload:
     """The workload behind one socket; `ids` are its SPIFFE IDs in the order they are sent."""
 
-    def __init__(self, socket: Path, ids: tuple[str, ...], ttl: timedelta) -> None:
+    def __init__(
+        self, socket: Path, ids: tuple[str, ...], ttl: timedelta, dns: tuple[str, ...] = ()
+    ) -> None:
         self.socket = socket
+        self._shape = LeafShape(dns=dns)
         self._ids = ids
         self._ttl = ttl
         self._changed = threading.Condition()
@@ -125,7 +128,7 @@ class Workload:
         ca = authority.ca
         if self._fault is Fault.UNCHAINED:
             ca = InsecureCa(ca.trust_domain)
-        issued = ca.issue(spiffe_id, ttl=ttl)
+        issued = ca.issue(spiffe_id, ttl=ttl, shape=self._shape)
         key = issued.key_pkcs8
         if self._fault is Fault.KEY_MISMATCH:
             key = InsecureCa(ca.trust_domain).issue(spiffe_id, key=new_key()).key_pkcs8

@@ -77,12 +77,12 @@ class InsecureWorkloadApi:
         """The roots of the bundle, newest first."""
         return tuple(self._roots)
 
-    def add(self, name: str, *ids: str) -> str:
+    def add(self, name: str, *ids: str, dns: tuple[str, ...] = ()) -> str:
         """Start serving a workload; returns its endpoint, `unix://…`."""
         with self._lock:
             if name in self._sockets:
                 raise ValueError(f"there is a workload {name} already")
-            workload = Workload(self._directory / f"{name}.sock", ids, self._ttl)
+            workload = Workload(self._directory / f"{name}.sock", ids, self._ttl, dns)
             workload.renew(self._authority())
             self._sockets[name] = _Socket(workload)
             self._sockets[name].open()

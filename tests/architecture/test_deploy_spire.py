@@ -53,7 +53,8 @@ def test_what_we_call_is_open_to_nobody_else_over_the_network(table: Any) -> Non
 
 
 def test_entries_name_the_identities_of_the_code() -> None:
-    documents = list(yaml.safe_load_all((FOLDER / "clusterspiffeids.yaml").read_text()))
+    files = ("clusterspiffeids.yaml", "people.yaml")
+    documents = [x for name in files for x in yaml.safe_load_all((FOLDER / name).read_text())]
     assert {x["kind"] for x in documents} == {"ClusterSPIFFEID"}
     for document in documents:
         template = document["spec"]["spiffeIDTemplate"]
@@ -75,3 +76,29 @@ def test_the_policy_of_the_readme_is_one() -> None:
     policy = decode_policy(text.encode())
     assert policy.attestors is not None
     assert policy.attestors["k8s_psat"].images == frozenset({"sha256:" + "a" * 64})
+
+
+def test_the_controller_is_called_as_its_service_is() -> None:
+    entries = yaml.safe_load_all((FOLDER / "clusterspiffeids.yaml").read_text())
+    names = {x["metadata"]["name"]: x["spec"].get("dnsNameTemplates", []) for x in entries}
+    base = (ROOT / "deploy" / "kustomize" / "base" / "network.yaml").read_text()
+    [service] = [x for x in yaml.safe_load_all(base) if x["kind"] == "Service"]
+    name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+    assert names == {
+        "gpuwarden-agent": [],
+        "gpuwarden-controller": [
+            f"{name}.{namespace}.svc",
+            f"{name}.{namespace}.svc.cluster.local",
+            name,
+        ],
+    }
+
+
+def test_people_come_from_a_namespace_of_their_own_as_what_their_account_is_called() -> None:
+    for entry in yaml.safe_load_all((FOLDER / "people.yaml").read_text()):
+        role = entry["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        assert entry["spec"]["spiffeIDTemplate"].endswith(f"/gpuwarden/{role}/in-cluster")
+        assert entry["spec"]["workloadSelectorTemplates"] == [
+            "k8s:ns:gpuwarden-clients",
+            f"k8s:sa:gpuwarden-{role}",
+        ]

@@ -16,7 +16,8 @@ from controller.placement.keys import HINT_ANNOTATIONS, REQUIREMENT_ANNOTATIONS,
 from controller.placement.refusals import REFUSALS
 from controller.placement.requirements import Requirements
 from controller.placement.selector import FACTS
-from controller.policies.file import decode_policy, policy_schema
+from controller.policies.file import decode_policy
+from gpuwarden.policy.document import policy_schema
 from tests.builders.fleet_views import acceptance, gpu, node
 from tests.builders.scenes import scene
 

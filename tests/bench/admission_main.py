@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--ca", type=Path, required=True)
     parser.add_argument("--audit", type=Path, required=True)
     options = parser.parse_args()
-    sys.exit(run_to_end("bench", lambda: serve(options)))
+    sys.exit(run_to_end(lambda: serve(options)))
 
 
 async def serve(options: argparse.Namespace) -> int:

@@ -16,9 +16,14 @@ numbers.
 Logs go to standard error, one JSON object per line (`log.format: text` for people):
 `timestamp` (RFC 3339, UTC), `level`, `event`, `component`, `service` and what belongs to the
 event. Secrets are replaced by `<redacted>`, control characters are escaped, long values are
-cut. Lines without `component` come from libraries, from the SVID watcher and from the TLS tunnel.
-Standard output carries the copies of the audit log. gRPC's core writes to neither: `GRPC_VERBOSITY`
-is `NONE` unless the environment sets it (`INFO` to look into connections).
+cut. `event` is one of the names below and nothing else, so that you can filter by it. What a
+library or Python itself has to say is `library.message`, with its text in `message` and its logger
+in `component`. Messages about settings that cannot be used come before the format is known: they
+are plain text on standard error, and the exit code is 2.
+
+Standard output carries the copies of the audit log, and `agent.listening`. gRPC's core writes to
+neither: `GRPC_VERBOSITY` is `NONE` unless the environment sets it (`INFO` to look into
+connections).
 
 Traces are sent by OTLP over HTTP when `telemetry.otlp` is set; `OTEL_*` variables for
 sampling and resources are honoured. With values that OpenTelemetry refuses the process runs

@@ -27,7 +27,7 @@ from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
 from controller.placement.keys import RequirementRules
 from controller.placement.pod import PodDecodeError
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.policies.file import PolicyInvalidError, decode_policy
+from controller.policies.file import decode_policy
 from controller.verifier.session import read_hello
 from controller.web.scheduler_messages import (
     ArgsError,
@@ -52,6 +52,7 @@ from gpuwarden.evidence.model import (
     FailureNotices,
 )
 from gpuwarden.evidence.strict_json import DecodeError, decode
+from gpuwarden.policy.document import PolicyInvalidError
 from gpuwarden.reasons import Refusal
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, SettingsError, load
 from gpuwarden.settings.report import render

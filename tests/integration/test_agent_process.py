@@ -55,7 +55,9 @@ async def test_from_start_to_sigterm(world: AgentWorld) -> None:
     world.environment["BGS_LOG_LEVEL"] = "chatty"
     await world.start()
     [ignored] = world.logged("config.ignored")
-    assert ignored["warning"].startswith("log.level (environment BGS_LOG_LEVEL): got 'chatty';")
+    assert ignored["warning"].startswith(
+        "BGS_LOG_LEVEL (environment, sets log.level): got 'chatty';"
+    )
     body = await world.until_ready(200)
     [replica] = body["replicas"]
     assert (replica["state"], replica["code"], replica["level"]) == ("accepted", "ACCEPTED", "L0")

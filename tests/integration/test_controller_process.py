@@ -139,7 +139,9 @@ class Place:
         )
         self.running.append(program)
         event = await program.event("controller.listening", timeout_s=DEADLINE)
-        addresses = {key: value for key, value in event.items() if key != "event"}
+        addresses = {
+            key: value for key, value in event.items() if key not in {"event", "timestamp", "level"}
+        }
         return Controller(program, addresses, self.api, self.folder / "audit")
 
 
@@ -162,7 +164,9 @@ async def test_from_evidence_to_decision(place: Place) -> None:
     }
     lines = (place.folder / "controller-0.log").read_text().splitlines()
     (ignored,) = (json.loads(line) for line in lines if '"config.ignored"' in line)
-    assert ignored["warning"].startswith("log.level (environment BGS_LOG_LEVEL): got 'chatty';")
+    assert ignored["warning"].startswith(
+        "BGS_LOG_LEVEL (environment, sets log.level): got 'chatty';"
+    )
     early = await controller.filter("v1:sha256:" + "0" * 64)
     assert "CONTROLLER_NOT_READY" in early["Error"]
     assert (await controller.filter(None))["NodeNames"] == [NODE, "node-2"]
@@ -293,8 +297,10 @@ async def test_the_stock_program_says_that_it_has_no_directory_yet(tmp_path: Pat
     arguments = ("--trustDomain", TD, "--cluster", "c", "--workloadApi", f"unix://{tmp_path}/x")
     status, errors = await _ends(("-m", "controller", *arguments))
     assert status == 1
-    assert "no node directory" in errors
-    assert "sandbox.controller_main" in errors
+    [line] = map(json.loads, errors.splitlines())
+    assert (line["event"], line["level"]) == ("process.start.failed", "error")
+    assert "no node directory" in line["detail"]
+    assert "sandbox.controller_main" in line["detail"]
 
 
 async def _ends(arguments: tuple[str, ...]) -> tuple[int | None, str]:

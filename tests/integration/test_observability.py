@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from tests.fakes.otlp_collector import CollectedSpan, OtlpCollector, silent_addr
 
 PACE = Pace(interval_s=0.4, challenge_ttl_s=1.0, lease_s=2.0)
 GHOST = "ghost-0"
+LISTENING = "controller.listening"
+"""The sandbox's own line, for whoever started it."""
 CALLER_TRACE, CALLER_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{CALLER_TRACE}-{CALLER_SPAN}-01"
 EXTENDER_SPANS = {f"controller.{verb}" for verb in ("filter", "prioritize", "preempt")}
@@ -130,15 +133,23 @@ async def _run(folder: Path, endpoint: str) -> tuple[dict[Process, str], set[str
     laptop = Laptop(folder, PACE, otlp=endpoint)
     try:
         metrics, kinds = await _play(laptop)
-        statuses = {name: await laptop.programs[name].stop() for name in (LEGACY, "controller")}
+        statuses = {"controller": await laptop.programs["controller"].stop()}
+        agent_log = folder / "log" / f"{LEGACY}.log"
+
+        async def misses_the_controller() -> bool | None:
+            return True if '"tunnel.failed"' in agent_log.read_text() else None
+
+        await eventually(misses_the_controller, "a failed connection in the agent's log")
+        statuses[LEGACY] = await laptop.programs[LEGACY].stop()
     finally:
         await laptop.close()
     return metrics, kinds, statuses
 
 
 def _lines(log: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    return [line for line in found if "service" in line]
+    """Everything that a program wrote, but for the copies of its audit log."""
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    return [line for line in found if not {"seq", "prev"} <= line.keys()]
 
 
 @pytest.fixture(scope="module")
@@ -259,10 +270,47 @@ def test_the_controller_counts_what_happened(seen: Seen) -> None:
 
 @pytest.mark.parametrize("process", [Process.AGENT, Process.CONTROLLER])
 def test_log_events_are_those_that_are_declared(seen: Seen, process: Process) -> None:
-    events = {line["event"] for line in seen.lines[process] if "component" in line}
+    events = {line["event"] for line in seen.lines[process]}
     declared = {event.value for event in Event}
-    assert events <= declared
+    assert events <= declared | {LISTENING}
     assert {"process.started", "process.stopping", "process.stopped", "svid.updated"} <= events
+
+
+@pytest.mark.parametrize("process", [Process.AGENT, Process.CONTROLLER])
+def test_every_line_has_a_time_and_a_level(seen: Seen, process: Process) -> None:
+    assert len(seen.lines[process]) > 5
+    for line in seen.lines[process]:
+        assert datetime.fromisoformat(line["timestamp"]).tzinfo == UTC, line
+        assert line["level"] in {"info", "warning", "error"}, line
+
+
+@pytest.mark.parametrize("process", [Process.AGENT, Process.CONTROLLER])
+def test_a_clean_end_is_information(seen: Seen, process: Process) -> None:
+    assert set(seen.statuses.values()) == {0}
+    events = [line["event"] for line in seen.lines[process]]
+    at_the_end = seen.lines[process][events.index("process.stopping") :]
+    ours = [line for line in at_the_end if line["event"] != "tunnel.failed"]  # nobody is there
+    assert {line["level"] for line in ours} == {"info"}
+    assert at_the_end[-1]["event"] == "process.stopped"
+
+
+def test_a_stream_is_opened_only_where_a_controller_answered(seen: Seen) -> None:
+    lines = seen.lines[Process.AGENT]
+    streams = [line["stream"] for line in lines if line["event"] == "stream.opened"]
+    answered = {line["stream"] for line in lines if line["event"] == "verdict.accepted"}
+    failed = [line["stream"] for line in lines if line["event"] == "stream.closed"]
+    assert streams
+    assert set(streams) == answered
+    assert set(failed) - answered, "the streams after the controller's end never were open"
+
+
+def test_the_level_of_a_line_is_its_severity(seen: Seen) -> None:
+    for process, event in (
+        (Process.AGENT, "verdict.accepted"),
+        (Process.CONTROLLER, "evidence.accepted"),
+    ):
+        [first, *_] = [line for line in seen.lines[process] if line["event"] == event]
+        assert (first["level"], first["assurance_level"]) == ("info", "L0")
 
 
 def test_a_round_is_one_trace_across_both_processes(seen: Seen) -> None:

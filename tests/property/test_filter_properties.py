@@ -19,12 +19,12 @@ from controller.placement.filter_and_score import (
 from controller.placement.gpu_map import Place
 from controller.placement.node_verdict import Judge
 from controller.placement.requirements import Guarantee, Requirements
-from controller.placement.selector import parse_selector
 from controller.placement.snapshot import placement_policy
 from controller.placement.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import AttestationClass, ClassHash, Level, NodeMode, Policy
 from controller.web.scheduler_messages import decode_args, encode_filter_result
+from gpuwarden.policy.selector import parse_selector
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import (
     LEASE_NS,

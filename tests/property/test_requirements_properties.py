@@ -10,8 +10,8 @@ from controller.placement.filter_and_score import filter_nodes
 from controller.placement.gpu_map import parse_gpu_map
 from controller.placement.keys import REQUIRED_HASH, REQUIREMENT_ANNOTATIONS, SEED_REQUIRED_HASH
 from controller.placement.requirements import UNMANAGED, Requirements, RequirementsInvalid
-from controller.placement.selector import parse_selector
-from controller.placement.values import RequirementTextError, parse_dotted, parse_quantity
+from gpuwarden.policy.selector import parse_selector
+from gpuwarden.policy.texts import RequirementTextError, parse_dotted, parse_quantity
 from tests.builders.fleet_views import hash_of, healthy
 from tests.builders.pods import parsed_requirements
 from tests.builders.scenes import scene

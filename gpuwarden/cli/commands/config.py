@@ -1,18 +1,25 @@
-"""`gpuwarden config print|validate|schema`: the configuration of agent and controller.
+"""`gpuwarden config print|validate|schema`: configurations of agent and controller, and policies.
 
-The same loader that the processes start with, so what is valid here is valid there.
+The same readers that the processes start with, so what is valid here is valid there.
 """
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import OWN_VARIABLES, Output
 from gpuwarden.cli.output import Format, printed, structured
+from gpuwarden.cli.terminal import shown
+from gpuwarden.finding import Finding, near_miss, quoted, required
+from gpuwarden.policy.document import KIND as POLICY
+from gpuwarden.policy.document import MAX_BYTES as MAX_POLICY_BYTES
+from gpuwarden.policy.document import PolicyInvalidError, read_policy
+from gpuwarden.settings.controller import ControllerSettings
 from gpuwarden.settings.loader import (
     AGENT,
     CONTROLLER,
@@ -20,6 +27,7 @@ from gpuwarden.settings.loader import (
     Inputs,
     Loaded,
     SettingsError,
+    kind_of,
     load,
 )
 from gpuwarden.settings.report import effective, json_schema, render
@@ -62,27 +70,35 @@ def print_(
 
 def validate(
     *,
-    process: Process,
+    process: Process | None = None,
     config: File = "",
     values: Values = None,
     environment: Environment = True,
 ) -> None:
-    """Check whether a process would start with this configuration; exits with 2 and all findings.
+    """Check a configuration or a policy; exits with 2 and all findings.
 
     Parameters
     ----------
     process
-        Whose configuration it is.
+        Whose configuration it is; without it, the file's `kind` says so.
     config
-        Configuration file.
+        Configuration of an agent or a controller, or a policy.
     values
         Set a key, as KEY=VALUE; may be repeated.
     environment
         Whether environment variables count, as they do for the process.
 
     """
-    loaded = _loaded(process, config, values or (), environment=environment)
-    sys.stdout.write(f"{loaded.config.kind}: valid\n")
+    found = process or _process_of(config)
+    if found is None:
+        if values:
+            raise CliError(ExitCode.USAGE, "--set: a policy has no keys to set")
+        lines = [_checked_policy(config, opaque_hashes=False)]
+    else:
+        loaded = _loaded(found, config, values or (), environment=environment)
+        lines = [f"{config or 'flags and environment'}: valid {loaded.config.kind}"]
+        lines += _policy_of(loaded.settings)
+    sys.stdout.write("".join(f"{shown(line)}\n" for line in lines))
 
 
 def schema(*, process: Process, output: Output = Format.JSON) -> None:
@@ -109,8 +125,65 @@ def _loaded(
         inputs = Inputs(_flags(values), variables, file, read_secret_file)
         return load(_type(process), inputs)
     except SettingsError as error:
-        text = "\n".join(str(finding) for finding in error.findings)
-        raise CliError(ExitCode.USAGE, text) from None
+        raise _refused(error.findings) from None
+
+
+def _process_of(config: str) -> Process | None:
+    """The process whose configuration the file says that it is; None for a policy."""
+    if not config:
+        raise CliError(ExitCode.USAGE, "--config or --process is required: what is to be checked?")
+    try:
+        kind, line = kind_of(config, read_config_file(config, max_bytes=MAX_POLICY_BYTES))
+    except SettingsError as error:
+        raise _refused(error.findings) from None
+    if kind in _CHECKED:
+        return _CHECKED[kind]
+    place = f"file {config}" if line is None else f"file {config}, line {line}"
+    expected = f"{', '.join(_CHECKED)}"
+    near = near_miss(kind, _CHECKED)
+    hint = f"; did you mean {near}?" if near else ""
+    finding = (
+        Finding("kind", quoted(kind), f"one of {expected}{hint}", place)
+        if kind
+        else required("kind", f"one of {expected}", place)
+    )
+    raise _refused([finding])
+
+
+_CHECKED: Final[Mapping[str, Process | None]] = {
+    AGENT.kind: "agent",
+    CONTROLLER.kind: "controller",
+    POLICY: None,
+}
+"""Kind of a file -> whose configuration it is."""
+
+
+def _policy_of(settings: object) -> list[str]:
+    """What there is to say of the policy that a controller's configuration names."""
+    if not isinstance(settings, ControllerSettings) or settings.policy.file is None:
+        return []
+    path = settings.policy.file
+    if not path.exists():
+        return [f"{path}: policy.file is not on this machine, so it is not checked"]
+    return [_checked_policy(str(path), opaque_hashes=settings.insecure_static_hashes)]
+
+
+def _checked_policy(name: str, *, opaque_hashes: bool) -> str:
+    try:
+        data = read_config_file(name, max_bytes=MAX_POLICY_BYTES)
+        read_policy(data, opaque_hashes=opaque_hashes)
+    except SettingsError as error:
+        raise _refused(error.findings) from None
+    except PolicyInvalidError as error:
+        raise _refused(
+            replace(found, source=", ".join(filter(None, (f"file {name}", found.source))))
+            for found in error.findings
+        ) from None
+    return f"{name}: valid {POLICY}"
+
+
+def _refused(findings: Iterable[Finding]) -> CliError:
+    return CliError(ExitCode.USAGE, "\n".join(map(str, findings)))
 
 
 def _environment() -> dict[str, str]:

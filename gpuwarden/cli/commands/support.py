@@ -121,7 +121,7 @@ def _settings(process: Process, config: str) -> Loaded[Any] | Part:
         inputs = Inputs((), variables, file, read_secret_file)
         return load(AGENT if process == "agent" else CONTROLLER, inputs)
     except SettingsError as error:
-        keys = sorted({finding.key for finding in error.findings} & _KEYS)
+        keys = sorted({finding.setting or finding.key for finding in error.findings} & _KEYS)
         return missing("settings.json", f"incomplete configuration (--config): {', '.join(keys)}")
 
 

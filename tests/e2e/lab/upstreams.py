@@ -12,6 +12,7 @@ from tests.go_toolchain import Version, parsed
 MODULES = Path(__file__).with_name("modules")
 KUBERNETES = "kubernetes-1.35"
 SPIRE = "spire"
+GRPCURL = "grpcurl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ UPSTREAMS = (
         cgo=True,
         needs=("gcc",),
     ),
+    Upstream(GRPCURL, "github.com/fullstorydev/grpcurl", ("grpcurl",)),
     Upstream(
         "kubernetes-1.34",
         "k8s.io/kubernetes",

@@ -148,7 +148,7 @@ _EXPECTED = {
     "grpc.health.v1.Health/Check": {AGENT, *_READERS},
     "grpc.health.v1.Health/List": {AGENT, *_READERS},
     "grpc.health.v1.Health/Watch": {AGENT, *_READERS},
-    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {INSPECTOR},
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _READERS,
 }
 
 

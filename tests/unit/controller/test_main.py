@@ -1,6 +1,10 @@
 """The stock program: settings are checked, and without a directory it does not run."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
+import structlog
 
 from controller.__main__ import main, run_to_end, uses_kubernetes
 from controller.app import StartError
@@ -8,6 +12,16 @@ from gpuwarden.settings.loader import CONTROLLER
 from gpuwarden.settings.start import settings_or_exit
 
 GOOD = ["--trustDomain", "example.org", "--cluster", "c", "--workloadApi", "unix:///x"]
+
+
+@pytest.fixture(autouse=True)
+def _logging_is_put_back() -> Iterator[None]:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +88,8 @@ def test_a_start_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     async def runs() -> int:
         return 7
 
-    assert run_to_end("program", fails) == 1
-    assert capsys.readouterr().err == "program: listen.agents: taken\n"
-    assert run_to_end("program", runs) == 7
+    assert run_to_end(fails) == 1
+    assert "process.start.failed" in (line := capsys.readouterr().out)
+    assert "listen.agents: taken" in line
+    assert len(line.splitlines()) == 1
+    assert run_to_end(runs) == 7

@@ -20,8 +20,9 @@ from controller.kube.policy_objects import (
     verdict,
 )
 from controller.kube.resources import ApiError, Entry
-from controller.policies.file import MAX_BYTES, PolicyInvalidError, decode_policy
+from controller.policies.file import decode_policy
 from gpuwarden.finding import Finding
+from gpuwarden.policy.document import MAX_BYTES, PolicyInvalidError
 
 HASH = "v1:sha256:" + "a" * 64
 MINE = ObjectKey(POLICY, NAME)
@@ -81,7 +82,7 @@ def test_the_digest_is_of_what_they_say_and_not_of_how() -> None:
         (parts([]), f"{POLICY}/cluster: spec: got a list of 0; expected a mapping"),
         (
             parts({"drvers": {}}),
-            f"{POLICY}/cluster: spec.drvers: got a mapping of 0; expected a key",
+            f"{POLICY}/cluster: spec.drvers: unknown key; did you mean drivers?",
         ),
         (parts({"minLevel": "L9"}), f"{POLICY}/cluster: spec.minLevel: got 'L9'; expected L0 or"),
         (
@@ -91,7 +92,7 @@ def test_the_digest_is_of_what_they_say_and_not_of_how() -> None:
         (parts({"kind": "Policy"}), f"{POLICY}/cluster: spec.kind: got 'Policy'; expected no such"),
         (parts({"labels": {"x": "huh"}}), f"{POLICY}/cluster: spec.labels.x: got 'huh'; expected"),
         (parts({}, {"a": {"hashes": []}}), f"{CLASS}/a: spec.hashes: got a list of 0; expected"),
-        (parts({}, {"a": {}}), f"{CLASS}/a: spec.hashes: got nothing; expected a list"),
+        (parts({}, {"a": {}}), f"{CLASS}/a: spec.hashes: is required; expected a list"),
         (
             parts({}, {"a": {"hashes": [{"hash": HASH}]}, "b": {"hashes": [{"hash": "x"}]}}),
             f"{CLASS}/b: spec.hashes[0].hash: got 'x'; expected v1:sha256:",

@@ -20,11 +20,12 @@ from controller.placement.gpu_map import Place
 from controller.placement.node_verdict import Judge
 from controller.placement.refusals import REFUSALS, WITHOUT_RECORD
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
-from controller.placement.selector import compile_labels, parse_selector
+from controller.placement.selector import compile_labels
 from controller.placement.snapshot import Scene, placement_policy
 from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import NodeMode, Policy
 from gpuwarden.evidence.model import Allocation, GpuProcess
+from gpuwarden.policy.selector import parse_selector
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import acceptance, fleet, gpu, hash_of, mig_slice, node
 from tests.builders.ledger import OTHER_POD, SHARE, holder, record

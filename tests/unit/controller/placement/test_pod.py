@@ -4,8 +4,8 @@ import pytest
 
 from controller.placement.gpu_map import Place, is_device_uuid, parse_gpu_map, pod_ordinal
 from controller.placement.pod import PodDecodeError, decode_pod, device_requests
-from controller.placement.values import RequirementTextError
 from gpuwarden.finding import Finding
+from gpuwarden.policy.texts import RequirementTextError
 from tests.builders.pods import GPU_RESOURCE, as_pod, pod_json
 
 # --- Decoding pods, and the effective number of requested devices

@@ -12,11 +12,11 @@ from controller.placement.filter_and_score import filter_nodes
 from controller.placement.gpu_map import Place
 from controller.placement.preemption import none_of, preempt_nodes, waits_for
 from controller.placement.requirements import Requirements, RequirementsInvalid
-from controller.placement.selector import parse_selector
 from controller.placement.snapshot import Scene
 from controller.policy import Level, NodeMode, Policy
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.finding import Finding
+from gpuwarden.policy.selector import parse_selector
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import LEASE_NS, acceptance, gpu, hash_of, mig_slice, node
 from tests.builders.ledger import SHARE, holder, record

@@ -11,11 +11,11 @@ from controller.placement.node_verdict import Judge
 from controller.placement.refusal_details import detailed
 from controller.placement.refusals import REFUSALS, WITHOUT_RECORD
 from controller.placement.requirements import Requirements
-from controller.placement.selector import parse_selector
 from controller.placement.snapshot import Scene
 from controller.placement.static_hashes import InsecureStaticHashes
 from controller.policy import AttestationClass, ClassHash, Level, NodeMode, Policy
 from gpuwarden.evidence.model import GpuProcess
+from gpuwarden.policy.selector import parse_selector
 from gpuwarden.reasons import ReasonCode as R
 from tests.builders.fleet_views import (
     LEASE_NS,

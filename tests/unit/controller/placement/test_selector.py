@@ -10,12 +10,11 @@ from controller.placement.selector import (
     Device,
     compile_labels,
     holds,
-    is_label_name,
     labels_of,
     model_label,
-    parse_selector,
 )
-from controller.placement.values import RequirementTextError
+from gpuwarden.policy.selector import KEYS, is_label_name, parse_selector
+from gpuwarden.policy.texts import RequirementTextError
 from tests.builders.fleet_views import acceptance, gpu, mig_slice
 
 
@@ -59,7 +58,7 @@ H100 = device()
     ],
 )
 def test_what_holds_for_an_h100(text: str) -> None:
-    assert parse_selector(text).matches(H100)
+    assert parse_selector(text).matches(H100.fact)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_what_holds_for_an_h100(text: str) -> None:
     ],
 )
 def test_what_does_not(text: str) -> None:
-    assert not parse_selector(text).matches(H100)
+    assert not parse_selector(text).matches(H100.fact)
 
 
 def test_a_fact_that_does_not_exist_satisfies_no_term() -> None:
@@ -98,20 +97,20 @@ def test_a_fact_that_does_not_exist_satisfies_no_term() -> None:
     values = {"memory": "1Gi", "driver": "1", "cuda": "1", "compute": "1"}
     for key in FACTS.keys() - {"mig"}:
         for operator in ("=", "!="):
-            assert not parse_selector(f"{key}{operator}{values.get(key, 'x')}").matches(bare)
-    assert parse_selector("mig=false").matches(bare)
-    assert not parse_selector("memory>=0").matches(bare)
+            assert not parse_selector(f"{key}{operator}{values.get(key, 'x')}").matches(bare.fact)
+    assert parse_selector("mig=false").matches(bare.fact)
+    assert not parse_selector("memory>=0").matches(bare.fact)
 
 
 def test_a_version_that_is_not_dotted_numbers_does_not_compare() -> None:
-    assert not parse_selector("driver>=1").matches(device(host={"driver": "570.86-beta"}))
+    assert not parse_selector("driver>=1").matches(device(host={"driver": "570.86-beta"}).fact)
 
 
 def test_a_mig_device_has_its_own_memory_and_its_parents_facts() -> None:
     part = device(part=True)
-    assert parse_selector("mig=true,mig-profile=1G.10GB,memory<10Gi").matches(part)
-    assert parse_selector("model=NVIDIA H100 80GB HBM3,driver>=570").matches(part)
-    assert not parse_selector("memory>=40Gi").matches(part)
+    assert parse_selector("mig=true,mig-profile=1G.10GB,memory<10Gi").matches(part.fact)
+    assert parse_selector("model=NVIDIA H100 80GB HBM3,driver>=570").matches(part.fact)
+    assert not parse_selector("memory>=40Gi").matches(part.fact)
 
 
 @pytest.mark.parametrize(
@@ -177,3 +176,7 @@ def test_model_label_is_plain() -> None:
     assert model_label("  NVIDIA  A100-SXM4 (80 GB)! ") == "model-nvidia-a100-sxm4-80-gb"
     assert is_label_name("model-nvidia-a100-sxm4-80-gb")
     assert not is_label_name("a/b")
+
+
+def test_every_key_of_the_grammar_has_a_fact() -> None:
+    assert tuple(FACTS) == KEYS

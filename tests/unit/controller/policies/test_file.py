@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.policies.file import (
-    MAX_BYTES,
-    PolicyFile,
-    PolicyInvalidError,
-    decode_policy,
-    policy_schema,
-)
+from controller.policies.file import PolicyFile, decode_policy
 from controller.policy import (
     AttestationClass,
     AttestorRules,
@@ -25,6 +19,7 @@ from controller.policy import (
     NodePool,
     Policy,
 )
+from gpuwarden.policy.document import MAX_BYTES, PolicyInvalidError, policy_schema
 from tests.builders.fleet_views import hash_of
 
 IMAGE = "sha256:" + "a" * 64
@@ -148,18 +143,18 @@ minlevel: L1
     found = faults(text)
     for expected in (
         "apiVersion: got 'v1'; expected config.gpuwarden.dev/v1alpha1",
-        "kind: got nothing; expected Policy",
+        "kind: is required; expected Policy",
         "classes[0].hashes: got a list of 0; expected 1 to 256 elements",
         "classes[0].minLevel: got 1; expected L0 or L1 or L2 or L3",
-        "classes[1].name: got nothing; expected a text of 1 to 253 characters",
+        "classes[1].name: is required; expected a text of 1 to 253 characters",
         "classes[1].hashes[0].hash: got 7; expected a text",
-        "classes[1].colour: got 'red'; expected a key out of ",
+        "classes[1].colour: unknown key; expected one of name, ",
         "allowedHashes: got 'hash'; expected a list",
         "drivers.denied[0]: got 570.86; expected a text",
         "labels: got a list of 1; expected a mapping",
         "defaultMode: got 'auto'; expected dra or env or per-gpu or plugin",
         "processesCountAsUse: got 'no'; expected true or false",
-        "minlevel: got 'L1'; expected a key out of apiVersion, ",
+        "minlevel: unknown key; did you mean minLevel?",
     ):
         assert any(expected in fault for fault in found), (expected, found)
     assert len(found) == 13
@@ -222,10 +217,10 @@ attestors:
             "attestors.k8s_psat.selectors[1]: got ''; expected a text of 1 to 253 characters"
             " (quote it if it looks like a number)"
         ),
-        "attestors.k8s_psat.colour: got 'red'; expected a key out of selectors, images",
+        "attestors.k8s_psat.colour: unknown key; expected one of selectors, images",
     ]
     assert faults(text.replace(', ""', "").replace(", colour: red", "")) == [
-        "attestors.join_token: got join_token; expected a node attestor out of k8s_psat, x509pop",
+        "attestors.join_token: unknown key; expected one of k8s_psat, x509pop",
         (
             "attestors.k8s_psat.selectors[0]: got 'k8s ns'; expected type:value, or its beginning,"
             " such as k8s:ns or k8s:ns:gpuwarden"
@@ -321,5 +316,5 @@ def test_a_file_that_is_wrong_at_the_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PolicyInvalidError, match="No such file"):
         PolicyFile(tmp_path / "missing.yaml")
     (tmp_path / "wrong.yaml").write_text("kind: Policy\n")
-    with pytest.raises(PolicyInvalidError, match="apiVersion: got nothing"):
+    with pytest.raises(PolicyInvalidError, match="apiVersion: is required"):
         PolicyFile(tmp_path / "wrong.yaml")

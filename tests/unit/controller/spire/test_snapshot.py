@@ -14,8 +14,10 @@ from controller.spire.snapshot import (
     read_agent,
     read_entries,
 )
-from controller.spire.verification import DEFAULT_SELECTORS, digests_of, image_digest
+from controller.spire.verification import DEFAULT_SELECTORS, digests_of
 from gpuwarden.moment import Moment
+from gpuwarden.policy.document import ATTESTORS as NAMEABLE
+from gpuwarden.policy.texts import image_digest
 from gpuwarden.wire.spire import types_pb2 as pb
 from tests.builders.spire import (
     IMAGE,
@@ -150,6 +152,7 @@ def test_a_record_with_too_many_or_too_long_selectors_shows_none_of_them() -> No
 
 def test_default_rules_are_of_attestors_that_name_their_node() -> None:
     assert DEFAULT_SELECTORS.keys() <= ATTESTORS.keys()
+    assert tuple(ATTESTORS) == NAMEABLE, "what a policy may name"
 
 
 @pytest.mark.parametrize(

@@ -133,12 +133,12 @@ def test_every_finding_comes_at_once() -> None:
     )
 
     assert [(finding.key, finding.value) for finding in found] == [
-        ("listen.opps", ""),
+        ("--listen.opps", ""),
         ("GPUWARDEN_CLOCK_WARM", ""),
         ("attestation.leese", ""),
         ("attestation.interval", "'soon'"),
-        ("clock.warn", "'1'"),
-        ("audit.reserve", "'lots'"),
+        ("GPUWARDEN_CLOCK_WARN", "'1'"),
+        ("--audit.reserve", "'lots'"),
         ("log.level", "'loud'"),
     ]
 
@@ -150,25 +150,25 @@ def test_every_finding_comes_at_once() -> None:
             "attestation:\n  interval: soon\n",
             "attestation.interval (file c.yaml, line 7): got 'soon'; expected a duration from 100ms to 45s, such as 25s, 1m30s or 90d",
         ),
-        ("attestaton: {interval: 5s}\n", "attestaton (file c.yaml, line 6); expected a known name; did you mean attestation"),
-        ("zzz: 1\n", "zzz (file c.yaml, line 6); expected a known name"),
-        ("attestation.interval: 5s\n", "sections are nested, not joined by dots"),
+        ("attestaton: {interval: 5s}\n", "attestaton (file c.yaml, line 6): unknown key; did you mean attestation?"),
+        ("zzz: 1\n", "zzz (file c.yaml, line 6): unknown key"),
+        ("attestation.interval: 5s\n", "attestation.interval (file c.yaml, line 6): unknown key; expected sections nested, not joined by dots"),
         ("attestation: 5s\n", "attestation (file c.yaml, line 6): got '5s'; expected a section"),
-        ("attestation: [5s]\n", "got 'a list'; expected a section"),
+        ("attestation: [5s]\n", "got a list; expected a section"),
         ("attestation: {interval: 5}\n", "got '5'; expected a duration"),
         ("replica: on\n", "got 'on'; expected a name of letters, digits, '.', '_' and '-', at most 253 long, in quotes: YAML does not read this as text"),
-        ("replica: [a]\n", "got 'a list'; expected a name"),
-        ("replica: {a: b}\n", "got 'a mapping'; expected a name"),
+        ("replica: [a]\n", "got a list; expected a name"),
+        ("replica: {a: b}\n", "got a mapping; expected a name"),
         ("insecureStaticHashes: yes\n", "got 'yes'; expected true or false"),
         ("insecureStaticHashes: 'true'\n", "got 'true'; expected true or false"),
         ("managedResources: nvidia.com/gpu\n", "expected a YAML list of 1 to 64 values"),
-        ("managedResources: [on]\n", "got 'a list'; expected a YAML list"),
-        ("managedResources: ['a,b']\n", "got 'a list'; expected a YAML list"),
+        ("managedResources: [on]\n", "got a list; expected a YAML list"),
+        ("managedResources: ['a,b']\n", "got a list; expected a YAML list"),
         ("managedResources: []\n", "got ''; expected 1 to 64 values"),
         ("managedResources: ['a b']\n", "each a Kubernetes annotation or resource name"),
         ("staticHashes: {n: 1}\n", "expected a map from node name"),
         ("staticHashes: {N_: a}\n", "expected a map from node name"),
-        ("staticHashes: [a]\n", "got 'a list'; expected a map"),
+        ("staticHashes: [a]\n", "got a list; expected a map"),
         ("limits: {streams: 0}\n", "expected a whole number from 1 to 1000000"),
         ("limits: {streams: 0x10}\n", "got '0x10'; expected a whole number"),
         ("spire: {server: 'unix:/x'}\n", "got 'unix:/x'; expected host:port of a server, such as"),
@@ -240,7 +240,7 @@ def test_unreadable_file_is_reported_beside_bad_flags() -> None:
     with pytest.raises(SettingsError) as caught:
         load(CONTROLLER, Inputs([("x", "1", "--x")], {}, ("c.yaml", b"a: [")))
 
-    assert [finding.key for finding in caught.value.findings] == ["c.yaml", "x"]
+    assert [finding.key for finding in caught.value.findings] == ["c.yaml", "--x"]
 
 
 def test_missing_keys_say_where_they_can_be_set() -> None:
@@ -254,7 +254,7 @@ def test_missing_keys_say_where_they_can_be_set() -> None:
         "agent.nodeName",
     ]
     assert str(caught.value.findings[3]) == (
-        "agent.nodeName: got nothing; expected a node name (RFC 1123 subdomain); set it in the"
+        "agent.nodeName: is required; expected a node name (RFC 1123 subdomain); set it in the"
         " file, as --agent.nodeName, as GPUWARDEN_AGENT_NODE_NAME, or $NODE_NAME"
     )
 
@@ -306,7 +306,7 @@ def test_an_unknown_level_in_the_seeds_variable_means_info_with_a_warning(text: 
     assert loaded.sources["log.level"] == "default"
     (warning,) = loaded.warnings
     assert str(warning) == (
-        f"log.level (environment BGS_LOG_LEVEL): got {text!r};"
+        f"BGS_LOG_LEVEL (environment, sets log.level): got {text!r};"
         " expected debug or info or warn or error"
     )
 
@@ -317,9 +317,9 @@ def test_a_known_level_in_the_seeds_variable_warns_of_nothing() -> None:
 
 def test_only_the_level_of_the_seeds_is_forgiven() -> None:
     own = the_finding(environment={"GPUWARDEN_LOG_LEVEL": "trace"})
-    assert own.startswith("log.level (environment GPUWARDEN_LOG_LEVEL): got 'trace'")
+    assert own.startswith("GPUWARDEN_LOG_LEVEL (environment, sets log.level): got 'trace'")
     other = the_finding(environment={"BGS_MAX_AGE": "soon"})
-    assert other.startswith("attestation.lease (environment BGS_MAX_AGE): got 'soon'")
+    assert other.startswith("BGS_MAX_AGE (environment, sets attestation.lease): got 'soon'")
 
 
 def test_own_variable_beats_the_seeds() -> None:
@@ -334,7 +334,7 @@ def test_own_variable_beats_the_seeds() -> None:
 def test_bad_hash_map_is_refused_by_name(text: str) -> None:
     finding = the_finding(environment={"BGS_NODE_HASH_MAP": text})
 
-    assert finding.startswith("staticHashes (environment BGS_NODE_HASH_MAP): got ")
+    assert finding.startswith("BGS_NODE_HASH_MAP (environment, sets staticHashes): got ")
 
 
 def test_seeds_public_listener_needs_client_certificates() -> None:
@@ -362,7 +362,7 @@ def test_variables_of_services_and_of_the_other_process_are_left_alone() -> None
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("GPUWARDEN_EXTENDER_ID_KEYS", "expected a known name"),
+        ("GPUWARDEN_EXTENDER_ID_KEYS", "unknown variable"),
         ("GPUWARDEN_AUDIT_DIRR", "did you mean GPUWARDEN_AUDIT_DIR?"),
     ],
 )

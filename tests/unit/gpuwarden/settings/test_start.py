@@ -68,13 +68,16 @@ def test_print_config_shows_everything_but_secrets(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--attestation.intervall", "5s"], "did you mean attestation.interval?"),
+        (
+            ["--attestation.intervall", "5s"],
+            "(flag): unknown flag; did you mean --attestation.interval?",
+        ),
         (["--attestation.intervall=5s", "--log.level", "loud"], "got 'loud'; expected debug"),
-        (["--set", "nonsense=1"], "nonsense (flag --set nonsense); expected a known name"),
+        (["--set", "nonsense=1"], "--set nonsense (flag): unknown key"),
         (["--set", "nonsense"], "expected KEY=VALUE"),
         (["stray"], "unexpected argument 'stray'"),
         (["--trustDomain"], "expected one argument"),
-        (["--attestation.i", "5s"], "attestation.i (flag --attestation.i); expected a known name"),
+        (["--attestation.i", "5s"], "--attestation.i (flag): unknown flag"),
         (["--config", "/nonexistent/file"], "a readable file (No such file or directory)"),
         (["--config", "a\0b"], "a readable file"),
     ],

@@ -1,7 +1,11 @@
 import io
 import json
 import logging
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.redaction import REDACTED
 from gpuwarden.settings.shared import LogFormat, LogLevel
-from gpuwarden.telemetry.logs import configure, logger, redact
+from gpuwarden.telemetry.logs import announce, configure, logger, redact, unhandled_logged
 from gpuwarden.telemetry.names import Event
 
 PEM = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIHNlY3JldA==\n-----END PRIVATE KEY-----\n"
@@ -36,6 +40,7 @@ def out() -> Iterator[io.StringIO]:
     before = root.handlers[:], root.level
     yield io.StringIO()
     root.handlers[:], level = before
+    logging.captureWarnings(capture=False)
     root.setLevel(level)
     structlog.reset_defaults()
 
@@ -95,7 +100,97 @@ def test_libraries_log_through_the_same_rendering(out: io.StringIO) -> None:
     logging.getLogger("asyncio").warning("lost %s", PEM)
     logging.getLogger("asyncio").info("chatter")
 
-    assert entry(out)["event"] == f"lost {REDACTED}\\u000a"
+    line = entry(out)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "level": "warning",
+        "event": "library.message",
+        "component": "asyncio",
+        "message": f"lost {REDACTED}\\u000a",
+        "service": "agent",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [
+        ("aiohttp.server", "library.message"),
+        ("grpc._cython.cygrpc", "library.message"),
+        ("kubernetes.client.rest", "library.message"),
+        ("gpuwarden.identity.tunnel", "tunnel.failed"),
+        ("gpuwarden.identity.svid_watcher", "svid.watch.fault"),
+    ],
+)
+def test_a_library_s_text_is_no_event(name: str, event: str, out: io.StringIO) -> None:
+    configure(LogLevel.INFO, LogFormat.JSON, service="agent", stream=out)
+
+    logging.getLogger(name).error("no event=forged %s", "here")
+
+    line = entry(out)
+    assert (line["event"], line["component"], line["level"]) == (event, name, "error")
+    assert line["message"] == "no event=forged here"
+
+
+def test_a_warning_of_python_is_a_line(out: io.StringIO) -> None:
+    configure(LogLevel.INFO, LogFormat.JSON, service="agent", stream=out)
+
+    warnings.showwarning("old way", DeprecationWarning, "x.py", 7)
+
+    line = entry(out)
+    assert (line["event"], line["component"], line["level"]) == (
+        "library.message",
+        "py.warnings",
+        "warning",
+    )
+    assert "x.py:7: DeprecationWarning: old way" in line["message"]
+
+
+class FailsAtItsEnd:
+    def __del__(self) -> None:
+        raise ValueError("on the way out")
+
+
+def test_what_nobody_caught_is_a_line(out: io.StringIO) -> None:
+    configure(LogLevel.INFO, LogFormat.JSON, service="agent", stream=out)
+
+    def program() -> None:
+        thread = threading.Thread(target=refuse, args=("in a thread",), name="worker")
+        thread.start()
+        thread.join()
+        FailsAtItsEnd()
+        refuse("in the program")
+
+    with pytest.raises(SystemExit) as ended, unhandled_logged():
+        program()
+
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert ended.value.code == 1
+    assert {line["event"] for line in lines} == {"process.fault"}
+    assert {line["level"] for line in lines} == {"error"}
+    assert [line["exception"][-1] for line in lines] == [
+        "ValueError: in a thread",
+        "ValueError: on the way out",
+        "ValueError: in the program",
+    ]
+    assert lines[0]["thread"] == "worker"
+
+
+def test_the_hooks_are_put_back(out: io.StringIO) -> None:
+    configure(LogLevel.INFO, LogFormat.JSON, service="agent", stream=out)
+    before = threading.excepthook, sys.unraisablehook
+    with unhandled_logged():
+        assert threading.excepthook is not before[0]
+        assert sys.unraisablehook is not before[1]
+    assert (threading.excepthook, sys.unraisablehook) == before
+    assert out.getvalue() == ""
+
+
+def test_an_announcement_is_a_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    announce(Event.AGENT_LISTENING, ops="127.0.0.1:1")
+
+    line = json.loads(capsys.readouterr().out)
+    assert datetime.fromisoformat(line.pop("timestamp")).tzinfo is not None
+    assert line == {"level": "info", "event": "agent.listening", "ops": "127.0.0.1:1"}
 
 
 def test_traceback_is_kept_line_by_line_without_secrets(out: io.StringIO) -> None:

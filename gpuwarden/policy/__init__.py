@@ -1,0 +1,1 @@
+"""The policy as people write it: its schema, its faults, and the selectors in it. Pure."""
