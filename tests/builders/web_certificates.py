@@ -10,6 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DAY = timedelta(days=1)
+_CLIENT_LIFETIME = timedelta(days=90)
+"""Beyond the time from which the end of a client's certificate is a warning."""
 
 
 class WebCa:
@@ -51,6 +53,8 @@ class WebCa:
         ends: datetime | None = None,
     ) -> tuple[Path, Path]:
         """Files of a certificate and its key."""
+        if not server:
+            ends = ends or datetime.now(UTC) + _CLIENT_LIFETIME
         key = ec.generate_private_key(ec.SECP256R1())
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
         certificate = (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from sandbox.nvml.build import ROOT
 
@@ -67,9 +67,18 @@ def environment(temporary: Path) -> dict[str, str]:
     }
 
 
+_HEAR = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+HEARS_HANG_UPS: Final = (sys.executable, "-c", _HEAR)
+"""For a demo that starts as from a terminal, whatever these tests were started by (nohup)."""
+
+
 @contextmanager
 def running_demo(
-    temporary: Path, *arguments: str, before: Sequence[str] = ()
+    temporary: Path, *arguments: str, before: Sequence[str] = HEARS_HANG_UPS
 ) -> Iterator[RunningDemo]:
     """Its standard output is a pipe; `before` is a command line that starts the demo's."""
     read, write = os.pipe()
