@@ -100,6 +100,7 @@ ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
         f"{_FLEET}/GetClass": _READERS,
         f"{_FLEET}/ExplainNode": _READERS,
         f"{_FLEET}/FitPod": _READERS,
+        f"{_FLEET}/GetStatus": _READERS,
         f"{_OPERATOR}/AcceptNode": _OPERATORS,
         f"{_OPERATOR}/QuarantineNode": _OPERATORS,
         f"{_OPERATOR}/ReleaseNode": _OPERATORS,

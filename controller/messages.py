@@ -16,6 +16,7 @@ from controller.admission.eviction import Evictions
 from controller.explain.fit import PodFit
 from controller.explain.pod import AllocationTrace
 from controller.explain.stages import Stage
+from controller.explain.status import gpu_health
 from controller.fleet.enrollment import EnrolledGpu, QuarantineEntry
 from controller.fleet.quarantine import PinChange, Shown, pin_changes
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
@@ -82,7 +83,11 @@ def gpu_messages(node: NodeView, labels_of: LabelsOf = no_labels) -> list[fleet_
     """The GPUs of the last accepted evidence of `node`, in PCI bus order."""
     if node.acceptance is None:
         return []
-    return [_gpu_message(node, gpu, labels_of) for gpu in node.acceptance.gpus]
+    found = [_gpu_message(node, gpu, labels_of) for gpu in node.acceptance.gpus]
+    for message in found:
+        message.attestation_hash = node.acceptance.attestation_hash
+        _add_use(message, node.acceptance)
+    return found
 
 
 def use_message(accepted: Acceptance | None) -> fleet_pb2.GpuUse | None:
@@ -186,7 +191,7 @@ def _gpu_message(node: NodeView, gpu: GpuView, labels_of: LabelsOf) -> fleet_pb2
         virt=gpu.virt or "",
         compute_capability=gpu.compute_capability or "",
         architecture=gpu.architecture or "",
-        health=_health(gpu),
+        health=gpu_health(gpu),
         chassis_serial=gpu.chassis_serial or "",
         fabric=gpu.fabric_kind or "",
         compute_mode=gpu.compute_mode or "",
@@ -205,10 +210,19 @@ def _gpu_message(node: NodeView, gpu: GpuView, labels_of: LabelsOf) -> fleet_pb2
     return message
 
 
-def _health(gpu: GpuView) -> str:
-    if gpu.lost is not None:
-        return "lost"
-    return "unhealthy" if gpu.unhealthy else "ok"
+def _add_use(message: fleet_pb2.Gpu, accepted: Acceptance) -> None:
+    """Who uses the GPU or its MIG devices, by the node's word."""
+    parts = {message.uuid, *(x.uuid for x in message.mig_devices)}
+    message.process_count = sum(x.gpu in parts for x in accepted.processes or ())
+    message.allocated_to.extend(
+        sorted(
+            {
+                f"{x.namespace}/{x.pod}"
+                for x in accepted.allocations or ()
+                if device_uuid(x.device) in parts
+            }
+        )
+    )
 
 
 def _on_off(mode: bool | None) -> str:  # noqa: FBT001 - a value to render, not a switch

@@ -446,7 +446,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.CLASS_UNKNOWN: _Text(
             "The policy has no attestation class of this name.",
-            "Compare the name with `gpuwarden class list`; correct it, or add the class to the "
+            "Compare the name with `gpuwarden classes`; correct it, or add the class to the "
             "policy.",
         ),
         ReasonCode.NODE_MODE: _Text(

@@ -4,13 +4,16 @@ Reads one snapshot and one policy; eligible is what `NodeView.state` says.
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from controller.audit.past_classes import ClassChange, PastClass
 from controller.fleet.view import (
     FleetSnapshot,
     NodeState,
 )
 from controller.policy import AttestationClass, Policy
+from gpuwarden.evidence.class_document import ClassDocument, Scalar, diff
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
@@ -87,6 +90,59 @@ def named_class(fleet: FleetSnapshot, named: AttestationClass, now_ns: int) -> p
     message.nodes.extend(sorted(eligible))
     message.gpu_count = sum(eligible.values())
     return message
+
+
+def is_hash(reference: str) -> bool:
+    """Whether it can be a hash, or at least 8 of its hex digits."""
+    return _PREFIX_DIGITS.fullmatch(reference.removeprefix(HASH_PREFIX)) is not None
+
+
+def past_class(
+    fleet: FleetSnapshot,
+    policy: Policy,
+    found: pb.Class | Refusal,
+    past: Sequence[PastClass],
+    now_ns: int,
+) -> pb.Class | Refusal:
+    """`found` with the document that the log has of it; a class that no node has now."""
+    if len(past) > 1:
+        detail = f"class_ref begins {len(past)} hashes; give more digits"
+        return Refusal(ReasonCode.REQ_INVALID, detail)
+    if not past or (
+        isinstance(found, pb.Class) and found.attestation_hash != (past[0].attestation_hash)
+    ):
+        return found
+    message = hash_class(fleet, policy, past[0].attestation_hash, now_ns)
+    message.level, message.document = past[0].level, past[0].text
+    return message
+
+
+def change_messages(changes: Iterable[ClassChange]) -> list[pb.ClassChange]:
+    """Each change with the facts that differ, where both documents are kept."""
+    return [
+        pb.ClassChange(
+            at=change.at,
+            old_hash=change.before.attestation_hash,
+            new_hash=change.after.attestation_hash,
+            facts=_facts(change.before.document, change.after.document),
+        )
+        for change in changes
+    ]
+
+
+def _facts(old: ClassDocument | None, new: ClassDocument | None) -> list[pb.FactChange]:
+    if old is None or new is None:
+        return []
+    return [
+        pb.FactChange(path=x.path, old=_scalar(x.left), new=_scalar(x.right))
+        for x in diff(old, new)
+    ]
+
+
+def _scalar(value: Scalar) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else str(value).lower()
 
 
 def _matching_hashes(fleet: FleetSnapshot, policy: Policy, reference: str) -> list[str]:

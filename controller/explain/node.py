@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.fleet.enrollment import AUTOMATIC, EnrollmentRecord
+from controller.fleet.enrollment import EnrollmentRecord
 from controller.fleet.view import (
     Acceptance,
     GpuView,
@@ -31,24 +31,14 @@ _STATE_LINES: Mapping[NodeState, str] = {
 
 
 def findings(node: NodeView, record: EnrollmentRecord | None, now_ns: int) -> list[str]:
-    """What holds and what does not.
+    """What holds and what does not, where no other part of an explanation says it.
 
-    Order: state, what was proven, GPUs that are not usable, enrolled GPUs, what blocks the node,
-    the last refusal, warnings. What to do about a code is for the program that shows it.
+    Order: state, GPUs that are not usable, enrolled GPUs.
     """
     lines = [_state_line(node, now_ns)]
     if node.acceptance is not None:
-        lines.append(_evidence_line(node.acceptance))
-        lines.append(_gpus_line(node.acceptance))
         lines.extend(_gpu_lines(node.acceptance))
     lines.extend(_enrolled_gpu_lines(node, record))
-    if node.blocked is not None:
-        lines.append(f"blocked by {_refusal_text(node.blocked)}")
-    if node.refusals and node.refusals[0] != node.blocked:
-        lines.append(f"last refusal: {_refusal_text(node.refusals[0])}")
-    lines.extend(f"warning: {text}" for text in node.warnings)
-    if node.acceptance is not None:
-        lines.extend(f"warning: {text}" for text in node.acceptance.warnings)
     return lines
 
 
@@ -79,23 +69,8 @@ def _state_line(node: NodeView, now_ns: int) -> str:
     state = node.state(now_ns)
     if state is NodeState.ELIGIBLE and node.acceptance is not None:
         left_s = (node.acceptance.fresh_until_ns - now_ns) // NS_PER_S
-        return f"state eligible: evidence counts for another {left_s} s"
-    return f"state {state}: {_STATE_LINES[state]}"
-
-
-def _evidence_line(accepted: Acceptance) -> str:
-    return (
-        f"last accepted {rfc3339(accepted.accepted_wall_ns)}: level {accepted.level}, "
-        f"class {accepted.attestation_hash}, evidence {accepted.evidence_digest[:16]}, "
-        f"agent {accepted.agent_version}"
-    )
-
-
-def _gpus_line(accepted: Acceptance) -> str:
-    lost = sum(gpu.lost is not None for gpu in accepted.gpus)
-    unhealthy = sum(gpu.unhealthy is not None and gpu.lost is None for gpu in accepted.gpus)
-    usable = len(accepted.gpus) - lost - unhealthy
-    return f"GPUs: {usable} usable, {lost} lost, {unhealthy} unhealthy"
+        return f"evidence counts for another {left_s} s"
+    return _STATE_LINES[state]
 
 
 def _gpu_lines(accepted: Acceptance) -> list[str]:
@@ -122,17 +97,7 @@ def _enrolled_gpu_lines(node: NodeView, record: EnrollmentRecord | None) -> list
             for enrolled_gpu in record.gpus
             if enrolled_gpu.uuid not in shown
         )
-    if record.denial is not None:
-        denial = record.denial
-        who = "the controller" if denial.actor == AUTOMATIC else denial.actor
-        lines.append(f"quarantined by {who}: {denial.code} {denial.reason}".rstrip())
     return lines
-
-
-def _refusal_text(refusal: PastRefusal) -> str:
-    times = f", {refusal.count} times" if refusal.count > 1 else ""
-    detail = f": {refusal.detail}" if refusal.detail else ""
-    return f"{refusal.code} (step {refusal.step}{times}, {refusal.effect}){detail}"
 
 
 # --- support bundle

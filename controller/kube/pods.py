@@ -297,6 +297,19 @@ class ClusterPods:
         """Those of `live` that carry this GPU."""
         return tuple(self._by_gpu.get(key_of(gpu), {}).values())
 
+    def replicas(self, namespace: str) -> tuple[str, ...]:
+        """Pods of this replica's StatefulSet that have not ended, from the cache, by name."""
+        before = f"{namespace}/{self._replica.rpartition('-')[0]}-"
+        return tuple(
+            sorted(
+                entry.value.name
+                for key, entry in self._cache.objects.items()
+                if key.startswith(before)
+                and key.removeprefix(before).isdigit()
+                and not entry.value.has_ended
+            )
+        )
+
     def reread(self) -> None:
         """Have the cache listed again, soon."""
         self._cache.relist()

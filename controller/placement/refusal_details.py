@@ -17,12 +17,16 @@ from controller.placement.devices import (
 )
 from controller.placement.node_verdict import Judge, Weighing
 from controller.placement.refusals import REFUSALS
+from controller.placement.selector import Device, holds
 from controller.placement.snapshot import Scene
 from controller.policy import NodeMode
 from gpuwarden.moment import NS_PER_S
+from gpuwarden.policy.selector import Term
 from gpuwarden.reasons import ReasonCode, Refusal
 
 _LISTED: Final = 4
+_WANTS: Final = frozenset({">=", ">", "<=", "<"})
+_GIB: Final = 1 << 30
 
 
 def detailed(name: str, refusal: Refusal, judge: Judge, scene: Scene) -> Refusal:
@@ -101,12 +105,14 @@ def _of_devices(weighing: Weighing) -> Iterator[str]:
 def _of_free(pool: DevicePool, ask: DeviceNeeds) -> Iterator[str]:
     count = ask.needs.count
     whole_only = count > 1
-    there = len(pool.matching(ANY_DEVICE, whole_only=whole_only).devices)
+    devices = pool.matching(ANY_DEVICE, whole_only=whole_only).devices
+    there = len(devices)
     asked = len(pool.matching(ask.requirement, whole_only=whole_only).devices)
     yield f"needs {_gpus(count)}"
     yield f"node has {there}"
     if asked != there:
         yield f"{asked} as asked"
+        yield from _failed_terms(devices, ask)
     yield f"{len(free_devices(pool, ask))} free"
     if whole_only and pool.has_split:
         yield "GPUs that are split by MIG not counted"
@@ -121,7 +127,43 @@ def _of_choosable(pool: DevicePool, ask: DeviceNeeds) -> Iterator[str]:
         yield f"kubelet can choose among {len(choosable)}"
         if asked != len(choosable):
             yield f"{asked} as asked"
+            yield from _failed_terms(choosable, ask)
     yield from _unusable(pool)
+
+
+def _failed_terms(devices: Sequence[Device], ask: DeviceNeeds) -> Iterator[str]:
+    """Each term that not all devices satisfy: how many do, and how near the others come."""
+    terms = (term for selector in ask.requirement.selectors for term in selector.terms)
+    for term in list(terms)[:_LISTED]:
+        held = sum(term.holds(x.fact(term.key)) for x in devices)
+        if held < len(devices):
+            yield f"{term.text}: {held} of {len(devices)}{_nearest(term, devices)}"
+    for label in ask.requirement.model_labels[:_LISTED]:
+        held = sum(holds(label, device, {}) for device in devices)
+        if held < len(devices):
+            yield f"{label}: {held} of {len(devices)}"
+
+
+def _nearest(term: Term, devices: Sequence[Device]) -> str:
+    """The largest or smallest there is, where no device satisfies a comparison by size."""
+    facts = [fact for x in devices if isinstance(fact := x.fact(term.key), int | tuple)]
+    if term.operator not in _WANTS or not facts or any(map(term.holds, facts)):
+        return ""
+    if term.operator.startswith(">"):
+        return f" (largest {_told(max(facts, key=_size))})"
+    return f" (smallest {_told(min(facts, key=_size))})"
+
+
+def _size(fact: int | tuple[int, ...]) -> tuple[int, ...]:
+    return fact if isinstance(fact, tuple) else (fact,)
+
+
+def _told(fact: int | tuple[int, ...]) -> str:
+    """Memory with one decimal, rounded down, so that it does not look like enough; a version."""
+    if isinstance(fact, tuple):
+        return ".".join(map(str, fact if fact[1:] else (*fact, 0)))
+    tenths = fact * 10 // _GIB
+    return f"{tenths // 10}.{tenths % 10}Gi"
 
 
 def _unusable(pool: DevicePool) -> Iterable[str]:

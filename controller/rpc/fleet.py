@@ -8,12 +8,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import grpc
 
-from controller.explain.classes import find_class, list_classes
+from controller.audit.past_classes import PastClasses
+from controller.explain.classes import (
+    change_messages,
+    find_class,
+    is_hash,
+    list_classes,
+    past_class,
+)
+from controller.explain.gpus import Holders, add_states, nobody
 from controller.explain.node import findings, pin_document
+from controller.explain.status import Installation, status_message
 from controller.fleet.directory import DirectorySnapshot, NodeDirectory
 from controller.fleet.quarantine import Shown
 from controller.fleet.view import EMPTY_FLEET, FleetSnapshot, NodeState, NodeView
@@ -21,7 +30,6 @@ from controller.messages import (
     LabelsOf,
     PromiseOf,
     enrollment_message,
-    gpu_messages,
     no_promise,
     node_message,
     refusal_messages,
@@ -39,6 +47,9 @@ from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
 
 _MAX_WATCHERS: Final = 64
 _COALESCE_SECONDS: Final = 0.05
+_READS_AT_ONCE: Final = 2
+"""Of the audit log; other callers wait."""
+T = TypeVar("T")
 _MAX_POD_BYTES: Final = 1024 * 1024
 
 
@@ -112,13 +123,18 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         readiness: Callable[[], Readiness],
         labels: Callable[[], LabelsOf],
         fit: Callable[[bytes, str], Awaitable[pb.FitPodResponse]],
+        installation: Callable[[], Installation],
         promises: Callable[[], PromiseOf] = lambda: no_promise,
+        holders: Callable[[], Holders | None] = lambda: nobody,
+        past: PastClasses | None = None,
     ) -> None:
         """All is asked again for each answer.
 
         `shown` gives enrollment, quarantine and candidate of a node; `labels` those of the policy
         in force; `fit` the nodes that would pass for a pod (JSON, default namespace) and never
-        raises; `promises` what nodes promise now.
+        raises; `installation` what this controller is a part of; `promises` what nodes promise
+        now; `holders` who has which GPU, None while that is not known; `past` the classes of the
+        audit log.
         """
         self._fleet = fleet
         self._clock = clock
@@ -127,7 +143,11 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         self._readiness = readiness
         self._labels = labels
         self._fit = fit
+        self._installation = installation
         self._promises = promises
+        self._holders = holders
+        self._past = past
+        self._few = asyncio.Semaphore(_READS_AT_ONCE)
         self._wakes: set[asyncio.Event] = set()
         self._draining = False
 
@@ -160,6 +180,8 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         message = self._message(node, self._clock.boottime_ns())
         enrollment = enrollment_message(self._shown(node.name))
         use = use_message(node.acceptance)
+        if use is not None:
+            add_states(message.gpus, message, use, self._holders())
         return pb.GetNodeResponse(node=message, enrollment=enrollment, use=use)
 
     async def ListGpus(  # noqa: N802 - same
@@ -171,10 +193,15 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
             if request.node
             else self._nodes()
         )
-        labels_of = self._labels()
-        return pb.ListGpusResponse(
-            gpus=[gpu for node in nodes for gpu in gpu_messages(node, labels_of)]
-        )
+        now_ns, holders = self._clock.boottime_ns(), self._holders()
+        answer = pb.ListGpusResponse()
+        for node in nodes:
+            use = use_message(node.acceptance)
+            if use is not None:
+                message = self._message(node, now_ns)
+                add_states(message.gpus, message, use, holders)
+                answer.gpus.extend(message.gpus)
+        return answer
 
     async def ListClasses(  # noqa: N802 - same
         self, request: pb.ListClassesRequest, context: Context
@@ -192,6 +219,10 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         now_ns = self._clock.boottime_ns()
         fleet, policy = self._fleet.snapshot(), self._policy()
         found = find_class(fleet, policy, request.class_ref, now_ns)
+        is_known = isinstance(found, pb.Class) and (found.document or not found.attestation_hash)
+        if not is_known and is_hash(request.class_ref):
+            past = await self._read_past(lambda log: log.beginning(request.class_ref))
+            found = past_class(fleet, policy, found, past, now_ns)
         if isinstance(found, Refusal):
             await abort_with(context, found, field="class_ref")
         return pb.GetClassResponse(attestation_class=found)
@@ -205,6 +236,7 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         shown = self._shown(node.name)
         record = shown.record if shown.known else None
         accepted = node.acceptance
+        changes = await self._read_past(lambda log: log.changes_of(node.name))
         return pb.ExplainNodeResponse(
             node=self._message(node, now_ns),
             refusals=refusal_messages(node.refusals),
@@ -212,7 +244,18 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
             pin_document=pin_document(record),
             findings=findings(node, record, now_ns),
             enrollment=enrollment_message(shown),
+            class_changes=change_messages(changes),
         )
+
+    async def _read_past(self, ask: Callable[[PastClasses], tuple[T, ...]]) -> tuple[T, ...]:
+        """What the log and its archive say; nothing where they cannot be read."""
+        if self._past is None:
+            return ()
+        async with self._few:
+            try:
+                return await asyncio.to_thread(ask, self._past)
+            except OSError:
+                return ()
 
     async def FitPod(  # noqa: N802 - same
         self, request: pb.FitPodRequest, context: Context
@@ -225,6 +268,18 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
             detail = f"namespace is {request.namespace[:80]!a}, expected an RFC 1123 name"
             await reject_field(context, "namespace", detail)
         return await self._fit(request.pod_json, request.namespace)
+
+    async def GetStatus(  # noqa: N802 - same
+        self, request: pb.GetStatusRequest, context: Context
+    ) -> pb.GetStatusResponse:
+        """This controller and its fleet in numbers."""
+        del request, context
+        return status_message(
+            self._installation(),
+            self._fleet.snapshot(),
+            self._readiness(),
+            self._clock.boottime_ns(),
+        )
 
     async def WatchNodes(  # noqa: N802 - same
         self, request: pb.WatchNodesRequest, context: Context

@@ -14,6 +14,7 @@ from typing import Final
 
 from controller.audit.log import DurableLog
 from controller.audit.opening import audit_log
+from controller.audit.past_classes import PastClasses
 from controller.audit.sealing import LogIdentity
 from controller.explain.node import RecentRefusals
 from controller.fleet.directory import NodeDirectory
@@ -62,7 +63,7 @@ from controller.wiring.pods import (
     waiting_events,
     wake_by_filter,
 )
-from controller.wiring.services import fleet_service, http_api, placement_service
+from controller.wiring.services import fleet_service, http_api, installation, placement_service
 from controller.wiring.stores import MEMORY_WARNING, ChosenStore, choose_store
 from controller.wiring.trust import (
     SpireConfirmation,
@@ -218,7 +219,14 @@ def assemble(
             binding=binding,
         ),
         fleet=fleet_service(
-            conditions, known_fleet, operators, fit_query(verbs, admission), scenes
+            conditions,
+            known_fleet,
+            operators,
+            fit_query(verbs, admission),
+            scenes,
+            installation=partial(installation, settings, cluster, recorder.alarms),
+            ledger=None if binding is None else binding.store.snapshot,
+            past=PastClasses(settings.audit.dir, settings.trust_domain),
         ),
         operator=OperatorServicer(operators, None if binding is None else binding.releases),
         placement=placement_service(

@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Generic, TypeVar
 
+from controller.audit.past_classes import PastClasses
 from controller.audit.reading import records_about
 from controller.binding.request import BoundPods
 from controller.explain.fit import FitQuery
+from controller.explain.gpus import Holders, holders_in, nobody
 from controller.explain.protection import ProtectionQuery
 from controller.explain.query import PodQuery
+from controller.explain.status import Installation
 from controller.fleet.view import GpuView, NodeView
 from controller.ledger.store import LedgerSnapshot
 from controller.messages import LabelsOf, PromiseOf, fit_message, unreadable_pod
@@ -24,6 +27,7 @@ from controller.placement.selector import Device, compile_labels, labels_of
 from controller.placement.snapshot import Scenes
 from controller.policy import Policy
 from controller.recorders.http import ApiRecorder
+from controller.recorders.trust import WitnessAlarms
 from controller.rpc.fleet import FleetServicer, KnownFleet
 from controller.rpc.services import PlacementServicer
 from controller.settings import ControllerSettings
@@ -68,6 +72,10 @@ def fleet_service(
     operators: OperatorService,
     fit: FitQuery,
     scenes: Scenes,
+    *,
+    installation: Callable[[], Installation],
+    ledger: Callable[[], LedgerSnapshot] | None,
+    past: PastClasses,
 ) -> FleetServicer:
     """The nodes as they stand, and what a pod would find there."""
     return FleetServicer(
@@ -78,7 +86,32 @@ def fleet_service(
         readiness=conditions.readiness,
         labels=_PerPolicy(conditions.policy, _labels_of),
         fit=partial(_fit, fit),
+        installation=installation,
         promises=partial(_promises, scenes),
+        holders=partial(_holders, ledger, conditions.clock),
+        past=past,
+    )
+
+
+def _holders(ledger: Callable[[], LedgerSnapshot] | None, clock: Clock) -> Holders | None:
+    if ledger is None:
+        return nobody
+    now = ledger()
+    return holders_in(now) if clock.boottime_ns() < now.fresh_until_ns else None
+
+
+def installation(
+    settings: ControllerSettings, cluster: Cluster | None, alarms: WitnessAlarms
+) -> Installation:
+    """What this controller is a part of, now."""
+    return Installation(
+        cluster=settings.cluster,
+        replica=settings.replica,
+        enforcement=settings.enforcement.value,
+        protection=settings.protection.value,
+        replicas=() if cluster is None else cluster.pods.replicas(settings.kubernetes.namespace),
+        leads=cluster is not None and cluster.leadership.leads(),
+        alarms=alarms.accusing(),
     )
 
 

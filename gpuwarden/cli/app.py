@@ -12,6 +12,7 @@ from typing import Final
 from cyclopts import App, CycloptsError
 
 from gpuwarden.cli.exit_codes import MEANING, CliError, ExitCode
+from gpuwarden.cli.help_text import HelpFormatter
 from gpuwarden.cli.terminal import STANDARD_INPUT, shown
 
 _PACKAGE: Final = "gpuwarden.cli.commands"
@@ -22,12 +23,13 @@ _HELP: Final = (
 _GROUPS: Final = {
     "node": "Show one node; accept, quarantine or release it.",
     "reservation": "Release a reserved GPU.",
-    "class": "List, show and compare attestation classes.",
+    "class": "Show and compare attestation classes.",
     "protection": "Check what protecting GPU nodes would do.",
     "explain": "Explain why a node or a pod is in its state.",
     "audit": "Verify audit logs; needs no controller.",
-    "config": "Print and check the configuration of agent and controller; needs no controller.",
+    "config": "Check configurations; needs no controller.",
 }
+"""A plural lists (`nodes`); a singular with a verb is about one (`node show`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,18 @@ class Command:
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
+    "status": Command(
+        "status:status",
+        "Show the controller and its fleet in numbers; exits with 3 if something is wrong.",
+        "gpuwarden status",
+        "Wrong is: nothing is decided yet, or agents accuse an audit log. Warnings and nodes that"
+        " are not eligible do not change the exit code.",
+    ),
     "nodes": Command(
         "nodes:nodes",
         "List the nodes of the fleet, once or as they change.",
-        "gpuwarden nodes --watch",
+        "gpuwarden nodes --state quarantined --state revoked",
+        "With --watch, each change is a line with its time.",
     ),
     "node show": Command(
         "nodes:show",
@@ -78,8 +88,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "gpus": Command(
         "gpus:gpus",
-        "List every GPU with its serial and UUID.",
-        "gpuwarden gpus --node gpu-a1 -o wide",
+        "List every GPU: free, or who has it.",
+        "gpuwarden gpus --state free --class h100-prod",
     ),
     "reservations": Command(
         "reservations:reservations",
@@ -89,16 +99,15 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "reservation release": Command(
         "reservations:release",
         "Release a GPU of a silent node from a pod that has ended.",
-        "gpuwarden reservation release GPU-5d2b0c1e-8f1f-4f3e-9d0a-6f0f0a4b7c11"
-        ' --pod team-a/train-0 --reason "node is gone"',
+        'gpuwarden reservation release GPU-5d2b0c1e --pod team-a/train-0 --reason "node is gone"',
         "Use it for a node that is gone or does not answer. Make sure first that nothing of the pod"
         " still runs there. Refused while the pod exists and while the node shows the pod. Exits"
         " with 0 if the reservation does not hold the GPU any more.",
     ),
-    "class list": Command(
-        "classes:list_",
+    "classes": Command(
+        "classes:classes",
         "List the classes that nodes have and that policy names.",
-        "gpuwarden class list -o wide",
+        "gpuwarden classes -o wide",
     ),
     "class show": Command(
         "classes:show", "Show the document behind a class.", "gpuwarden class show h100-prod"
@@ -197,6 +206,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "program:completion",
         "Print the completion script of a shell.",
         "source <(gpuwarden completion bash)",
+        "Completes names of nodes, classes and GPUs too: it asks the controller that"
+        " GPUWARDEN_SERVER names, or the local socket.",
     ),
 }
 """Command -> its place and help texts."""
@@ -205,8 +216,14 @@ COMMANDS: Final[Mapping[str, Command]] = {
 def build() -> App:
     """The whole command tree."""
     app = _app("gpuwarden", _HELP)
-    app.help_epilogue = f"Exit codes: {'; '.join(f'{int(k)} {v}' for k, v in MEANING.items())}."
+    codes = "; ".join(f"{int(code)} {text}" for code, text in MEANING.items())
+    app.help_epilogue = f"Example: gpuwarden nodes\n\nExit codes: {codes}."
+    app.version_flags = ("--version",)
+    app.version = _version
     groups = {name: _app(name, help_) for name, help_ in _GROUPS.items()}
+    for group, group_app in groups.items():
+        first = next(x for words, x in COMMANDS.items() if words.startswith(f"{group} "))
+        group_app.help_epilogue = f"Example: {first.example}"
     for words, command in COMMANDS.items():
         group, _, name = words.rpartition(" ")
         parent = groups[group] if group else app
@@ -215,6 +232,13 @@ def build() -> App:
     for group_app in groups.values():
         app.command(group_app)
     return app
+
+
+def _version() -> str:
+    # Imported here: a command that does not ask for it need not wait for it.
+    from gpuwarden.cli.version import version_line  # noqa: PLC0415 - see above
+
+    return version_line()
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
@@ -256,7 +280,7 @@ def _app(name: str, help_: str) -> App:
         name=name,
         help=help_,
         help_epilogue="",
-        help_formatter="plain",
+        help_formatter=HelpFormatter(),
         help_format="plaintext",
         version_flags=[],
     )

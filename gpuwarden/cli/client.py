@@ -51,6 +51,7 @@ Explain = Callable[[aio.AioRpcError], CliError]
 
 _MAX_PORT: Final = 65535
 _EXIT: Final = {
+    grpc.StatusCode.INVALID_ARGUMENT: ExitCode.USAGE,
     grpc.StatusCode.PERMISSION_DENIED: ExitCode.NOT_AUTHORISED,
     grpc.StatusCode.UNAUTHENTICATED: ExitCode.NOT_AUTHORISED,
     grpc.StatusCode.UNAVAILABLE: ExitCode.NOT_REACHABLE,
@@ -87,6 +88,10 @@ class Client:
     async def nodes(self) -> pb.ListNodesResponse:
         """All nodes."""
         return await self._answer(self._fleet.ListNodes, pb.ListNodesRequest())
+
+    async def status(self) -> pb.GetStatusResponse:
+        """The controller and its fleet in numbers."""
+        return await self._answer(self._fleet.GetStatus, pb.GetStatusRequest())
 
     async def node(self, name: str) -> pb.GetNodeResponse:
         """One node with its GPUs."""

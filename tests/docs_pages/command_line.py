@@ -20,9 +20,17 @@ files:
 $ gpuwarden nodes --server controller.example:9443 --svid svid.pem --key key.pem --bundle bundle.pem
 ```
 
-Names and texts from nodes are untrusted: characters that are not printable are shown escaped.
-Tables are for people and may change. Programs use `-o json` or `-o yaml`, which give the messages
-of `proto/gpuwarden/wire/v1/` with all their fields.
+A plural lists (`nodes`, `gpus`, `reservations`, `classes`); a singular with a verb is about one
+(`node show`, `class diff`). `status`, `fit` and `explain` answer questions.
+
+Tables are for people and may change. They fit 80 columns where names are short; `-o wide` has
+whole UUIDs, digests, times and more columns. Times are ages by the clock of this machine. State
+is coloured on a terminal, unless `NO_COLOR` is set. Programs use `-o json` or `-o yaml`, which give
+the messages of `proto/gpuwarden/wire/v1/` with all their fields. Names and texts from nodes are
+untrusted: characters that are not printable are shown escaped.
+
+Warnings of the installation are in `gpuwarden status`. Other commands write to standard error only
+what makes their own answer incomplete.
 
 ## Exit codes
 

@@ -12,6 +12,7 @@ import pytest
 
 from agent.claims.cgroup import pod_uid
 from agent.claims.kubelet import KubeletAllocations
+from gpuwarden.cli.terminal import short_uuid
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from sandbox.laptop import ROOT
 from sandbox.nvml.models import h100_sxm
@@ -202,8 +203,8 @@ def test_a_pods_device_and_process_are_seen_in_verified_evidence(
     told = json.loads(warden.printed("-o", "json"))["use"]
     assert [(x["pod"], x["device"]) for x in told["allocations"]] == [(job, held.device)]
     lines = [line.split() for line in warden.printed().splitlines()]
-    assert ["default", job, "main", RESOURCE, held.device] in lines
-    assert [str(process), DEVICES[0], uid] in lines
+    assert ["default", job, "main", RESOURCE, short_uuid(held.device)] in lines
+    assert [str(process), short_uuid(DEVICES[0]), uid] in lines
 
 
 def test_use_comes_and_goes_and_the_node_stays_what_it_is(lab: Lab, warden: Warden) -> None:

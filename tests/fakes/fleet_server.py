@@ -54,6 +54,7 @@ class FakeFleetServer(
         self.classes: list[pb.Class] = []
         self.explanations: dict[str, pb.ExplainNodeResponse] = {}
         self.fit = pb.FitPodResponse()
+        self.status = pb.GetStatusResponse()
         self.enrollments: dict[str, pb.Enrollment] = {}
         self.uses: dict[str, pb.GpuUse] = {}
         self.reservations: list[place.Reservation] = []
@@ -111,6 +112,12 @@ class FakeFleetServer(
         return pb.ListNodesResponse(
             nodes=self.nodes, not_ready=self.not_ready, warnings=self.warnings
         )
+
+    def GetStatus(
+        self, request: pb.GetStatusRequest, context: grpc.ServicerContext
+    ) -> pb.GetStatusResponse:
+        self._admit(request, context)
+        return self.status
 
     def GetNode(
         self, request: pb.GetNodeRequest, context: grpc.ServicerContext

@@ -98,8 +98,8 @@ def test_a_watch_ends_with_an_interrupt(fleet: FakeFleetServer) -> None:
     ) as ran:
         assert ran.stdout
         assert ran.stderr
-        assert ran.stdout.readline().startswith(b"NAME")
-        assert ran.stdout.readline().startswith(b"gpu-a1")
+        assert ran.stdout.readline().startswith(b"TIME      NAME")
+        assert b"  gpu-a1  " in ran.stdout.readline()
         ran.send_signal(signal.SIGINT)
         assert ran.wait(30) == 130
         assert ran.stderr.read() == b""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,8 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controller.access import LOCAL, Caller, CallerKind
+from controller.audit.past_classes import ClassChange, PastClass, PastClasses
+from controller.explain.status import Installation
 from controller.fleet.enrollment import EnrolledGpu, EnrollmentRecord, QuarantineEntry
 from controller.fleet.quarantine import Shown, show
 from controller.messages import no_labels
@@ -30,11 +32,15 @@ from controller.rpc.server import (
     local_server,
     set_serving,
 )
-from gpuwarden.evidence.model import LostGpu
+from gpuwarden import __version__
+from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.evidence.class_document import class_document
+from gpuwarden.evidence.model import PROTOCOL, LostGpu
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.error_metadata import FIELD_KEY, REASON_KEY
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
+from tests.builders.inventory import gpu, inventory
 from tests.builders.node_views import (
     HASH_A,
     S,
@@ -49,6 +55,15 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.fleet import FakeFleet
 
 DEADLINE = 10.0
+INSTALLATION = Installation(
+    cluster="prod",
+    replica="c-0",
+    enforcement="namespaces",
+    protection="cluster",
+    replicas=("c-0", "c-1"),
+    leads=True,
+    alarms={"b": ("LOG_RESET",), "a": ("CHECKPOINT_INCONSISTENT", "LOG_RESET")},
+)
 
 
 @dataclass
@@ -63,6 +78,30 @@ class World:
     records: dict[str, EnrollmentRecord]
     policy: list[Policy]
     readiness: list[Readiness]
+    past: "KnownPast"
+
+
+class KnownPast(PastClasses):
+    """The classes of a log, as the test sets them."""
+
+    def __init__(self) -> None:
+        self.classes: list[PastClass] = []
+        self.changes: list[ClassChange] = []
+        self.fails = False
+
+    def beginning(self, reference: str) -> tuple[PastClass, ...]:
+        self._read()
+        start = f"v1:sha256:{reference.removeprefix('v1:sha256:')}"
+        return tuple(x for x in self.classes if x.attestation_hash.startswith(start))
+
+    def changes_of(self, node: str) -> tuple[ClassChange, ...]:
+        self._read()
+        assert node == "a"
+        return tuple(self.changes)
+
+    def _read(self) -> None:
+        if self.fails:
+            raise OSError
 
 
 def _shown(
@@ -81,7 +120,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     fleet, clock, calls = FakeFleet(), FakeClock(boottime=50 * S), SeenCalls()
     records: dict[str, EnrollmentRecord] = {}
     policy = [DEFAULT_POLICY]
-    readiness = [Readiness((), ())]
+    readiness, past = [Readiness((), ())], KnownPast()
     service = FleetServicer(
         fleet,
         clock,
@@ -90,6 +129,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         readiness=lambda: readiness[0],
         labels=lambda: no_labels,
         fit=_fit,
+        installation=lambda: INSTALLATION,
+        past=past,
     )
     path = tmp_path / "fleet.sock"
     server = local_server(
@@ -102,7 +143,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await server.start()
     async with aio.insecure_channel(server.address) as channel:
         stub: Any = pb_grpc.FleetServiceStub(channel)
-        yield World(path, fleet, clock, calls, server, stub, channel, records, policy, readiness)
+        yield World(
+            path, fleet, clock, calls, server, stub, channel, records, policy, readiness, past
+        )
     await server.stop(0)
 
 
@@ -162,8 +205,37 @@ async def test_list_gpus_of_all_and_of_one(world: World) -> None:
         ("b", 0),
         ("b", 1),
     ]
+    assert {(gpu.state, gpu.attestation_hash) for gpu in everything.gpus} == {("free", HASH_A)}
     one = await world.stub.ListGpus(pb.ListGpusRequest(node="b"), timeout=DEADLINE)
     assert [(gpu.node, gpu.index) for gpu in one.gpus] == [("b", 0), ("b", 1)]
+
+
+async def test_status_is_the_controller_and_its_fleet_in_numbers(world: World) -> None:
+    lost = LostGpu(uuid="GPU-x", index=1, pci_bus_id="00000000:01:00.0", error="GPU_IS_LOST")
+    gpus = (gpu_view(0), gpu_view(1, lost=lost), gpu_view(2, unhealthy="xid 79"))
+    world.fleet.set(
+        fleet_of(
+            node_view("stale", acceptance=acceptance(fresh_until_ns=1, agent_version="0.2.0")),
+            node_view("good", acceptance=acceptance(gpus=gpus)),
+            node_view("new", acceptance=None),
+            node_view("newer", acceptance=None),
+        )
+    )
+    world.readiness[0] = Readiness(("audit: full", "svid: none"), ("insecure", "clock"))
+    answer = await world.stub.GetStatus(pb.GetStatusRequest(), timeout=DEADLINE)
+    assert (answer.cluster, answer.replica, answer.leads) == ("prod", "c-0", True)
+    assert (answer.version, answer.protocol) == (__version__, PROTOCOL)
+    assert (answer.enforcement, answer.protection) == ("namespaces", "cluster")
+    assert list(answer.replicas) == ["c-0", "c-1"]
+    assert answer.not_ready == "audit: full; svid: none"
+    assert list(answer.warnings) == ["insecure", "clock"]
+    assert {x.name: x.count for x in answer.nodes} == {"unknown": 2, "eligible": 1, "stale": 1}
+    assert [(x.name, x.count) for x in answer.gpus] == [("lost", 1), ("ok", 3), ("unhealthy", 1)]
+    assert [(x.name, x.count) for x in answer.agents] == [("0.1.0", 1), ("0.2.0", 1)]
+    assert [(x.node, list(x.codes)) for x in answer.alarms] == [
+        ("a", ["CHECKPOINT_INCONSISTENT", "LOG_RESET"]),
+        ("b", ["LOG_RESET"]),
+    ]
 
 
 async def test_classes(world: World) -> None:
@@ -176,6 +248,50 @@ async def test_classes(world: World) -> None:
     request = pb.GetClassRequest(class_ref="a" * 8)
     found = await world.stub.GetClass(request, timeout=DEADLINE)
     assert found.attestation_class.document == '{"level":"L0"}'
+
+
+async def test_a_class_of_the_past_is_shown_by_its_hash(world: World) -> None:
+    gone, other = "v1:sha256:" + "9" * 64, "v1:sha256:" + "9" * 63 + "8"
+    document = class_document(inventory(), level="L0", trust_domain="x", attestor=None)
+    world.past.classes = [PastClass(gone, "L0", document), PastClass(other, "L0", None)]
+    found = await world.stub.GetClass(pb.GetClassRequest(class_ref=gone), timeout=DEADLINE)
+    message = found.attestation_class
+    assert (message.attestation_hash, message.level, list(message.nodes)) == (gone, "L0", [])
+    assert message.document == canonical_json(document).decode()
+    with pytest.raises(aio.AioRpcError, match="begins 2 hashes; give more digits"):
+        await world.stub.GetClass(pb.GetClassRequest(class_ref="9" * 8), timeout=DEADLINE)
+    with pytest.raises(aio.AioRpcError, match="no class"):
+        await world.stub.GetClass(pb.GetClassRequest(class_ref="7" * 8), timeout=DEADLINE)
+    world.past.fails = True
+    with pytest.raises(aio.AioRpcError, match="no class"):
+        await world.stub.GetClass(pb.GetClassRequest(class_ref=gone), timeout=DEADLINE)
+
+
+async def test_an_explanation_says_what_changed_about_the_class_and_when(world: World) -> None:
+    world.fleet.set(fleet_of(node_view("a")))
+    old, new = (
+        PastClass(f"v1:sha256:{vbios * 64}", "L0", document)
+        for vbios in "12"
+        for document in [
+            class_document(inventory(gpu(vbios=vbios)), level="L0", trust_domain="x", attestor=None)
+        ]
+    )
+    world.past.changes = [
+        ClassChange("2026-11-28T12:03:00.000Z", old, new),
+        ClassChange("2026-11-28T12:00:00.000Z", replace(old, document=None), new),
+    ]
+    answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
+    first, second = answer.class_changes
+    assert (first.at, first.old_hash, first.new_hash) == (
+        "2026-11-28T12:03:00.000Z",
+        old.attestation_hash,
+        new.attestation_hash,
+    )
+    assert [(x.path, x.old, x.new) for x in first.facts] == [("gpus[10de:2330].vbios", "1", "2")]
+    assert list(second.facts) == []
+    world.past.fails = True
+    answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
+    assert list(answer.class_changes) == []
 
 
 async def test_explain_node_in_order(world: World) -> None:
@@ -202,20 +318,13 @@ async def test_explain_node_in_order(world: World) -> None:
     answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
     starts = [line.split(":")[0] for line in answer.findings]
     assert starts == [
-        "state quarantined",
-        "last accepted 2023-11-14T22",
-        "GPUs",
+        "trust was taken away until an operator acts",
         f"GPU 1 {gpus[1].uuid}",
         f"GPU 2 {gpus[2].uuid}",
         "enrolled GPUs",
         "enrolled GPU GPU-gone is not in the last accepted evidence",
-        "quarantined by the controller",
-        "blocked by INVENTORY_CHANGED (step 16, 3 times, quarantine)",
-        "last refusal",
-        "warning",
-        "warning",
     ]
-    assert "1 usable, 1 lost, 1 unhealthy" in answer.findings[2]
+    assert list(answer.node.warnings) == ["GPU-0 is claimed by b", "clock off by 40 s"]
     assert [refusal.code for refusal in answer.refusals] == ["CLOCK_SKEW", "INVENTORY_CHANGED"]
     assert answer.identity_document == '{"node":{}}'
     assert answer.pin_document == (
@@ -232,7 +341,7 @@ async def test_explain_a_node_that_was_never_accepted(world: World) -> None:
     world.records["a"] = EnrollmentRecord("a", gpus=(EnrolledGpu(uuid="GPU-1"),))
     answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
     assert list(answer.findings) == [
-        "state unknown: no evidence has been seen since this controller started",
+        "no evidence has been seen since this controller started",
         "enrolled GPUs: 1, 0 of them by an operator",
     ]
     assert answer.identity_document == ""
@@ -241,7 +350,7 @@ async def test_explain_a_node_that_was_never_accepted(world: World) -> None:
 async def test_explain_an_eligible_node_without_enrolled_gpus(world: World) -> None:
     world.fleet.set(fleet_of(node_view("a")))
     answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
-    assert answer.findings[0] == "state eligible: evidence counts for another 50 s"
+    assert answer.findings[0] == "evidence counts for another 50 s"
     assert answer.findings[-1] == "enrolled GPUs: none yet"
     assert answer.pin_document == ""
 
@@ -389,6 +498,7 @@ async def _served_as(
         readiness=lambda: Readiness((), ()),
         labels=lambda: no_labels,
         fit=_fit,
+        installation=lambda: INSTALLATION,
     )
     server = local_server(
         path=tmp_path / "other.sock",

@@ -102,6 +102,15 @@ async def test_the_copy_answers_while_it_is_young(world: World) -> None:
     assert world.pods.known("team-a", "train-0") is None
 
 
+async def test_replicas_are_the_pods_of_the_own_set(world: World) -> None:
+    for name in ("c-10", "c-0", "c-1", "c-x", "cc-2", "c-3"):
+        world.create(name)
+    world.change("c-3", status={"phase": "Failed"})
+    await world.knows("c-3", has_ended=True)
+    assert world.pods.replicas("team-a") == ("c-0", "c-1", "c-10")
+    assert world.pods.replicas("team") == ()
+
+
 async def test_pods_that_the_taint_of_managed_nodes_evicts(world: World) -> None:
     ours = {"key": "gpuwarden.dev/managed", "operator": "Exists", "effect": "NoExecute"}
     on_node: dict[str, dict[str, Any]] = {

@@ -33,7 +33,7 @@ from gpuwarden.audit.files import (
 from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.audit.proofs import NoProofError, VerifiedLog
 from gpuwarden.audit.tree_check import TreeFacts, Wanted
-from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import Output
 from gpuwarden.cli.output import STRUCTURED, Format, printed, structured
 from gpuwarden.cli.terminal import STANDARD_INPUT, facts, shown
@@ -81,9 +81,9 @@ def verify(
         reports = _reports(paths, _head(expect), wanted, collected=collected)
     except NotRegularError as error:
         hint = ", or - for standard input" if Path(error.filename) in paths else ""
-        raise CliError(ExitCode.ERROR, shown(str(error)) + hint) from None
+        raise CliError(ExitCode.USAGE, shown(str(error)) + hint) from None
     except OSError as error:
-        raise CliError(ExitCode.ERROR, shown(str(error))) from None
+        raise unreadable(error) from None
     heads = (_outcome(report)["head"] for report in reports.values())
     found = [_plain(origin, report) for origin, report in reports.items()]
     text = printed(found, output, names=heads, text=lambda: "\n".join(map(_for_people, found)))
@@ -196,7 +196,7 @@ def _log(paths: tuple[Path, ...], command: str) -> VerifiedLog:
     try:
         return VerifiedLog([file for path in paths for file in log_files(path)])
     except OSError as error:
-        raise CliError(ExitCode.ERROR, shown(str(error))) from None
+        raise unreadable(error) from None
     except NoProofError as error:
         raise CliError(ExitCode.FINDING, shown(str(error))) from None
 
@@ -224,7 +224,7 @@ def _state(text: str, log: VerifiedLog) -> TreeHead:
     try:
         note = _note(Path(text))
     except OSError as error:
-        raise CliError(ExitCode.ERROR, shown(str(error))) from None
+        raise unreadable(error) from None
     for key in log.found.tree.keys:
         try:
             return open_checkpoint(note, key).head

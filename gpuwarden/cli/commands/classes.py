@@ -1,4 +1,4 @@
-"""`gpuwarden class list|show|diff`: the documents behind attestation hashes.
+"""`gpuwarden classes` and `gpuwarden class show|diff`: the documents behind attestation hashes.
 
 A document is accepted only if it has the hash that the controller reports for it.
 """
@@ -10,7 +10,8 @@ from gpuwarden.cli.client import Client, ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.terminal import Column, facts, joined, short_hash, shown, table, visible
+from gpuwarden.cli.screen import on_screen
+from gpuwarden.cli.terminal import Column, facts, joined, short_hash, shown
 from gpuwarden.evidence.class_document import (
     ClassDocument,
     Difference,
@@ -25,7 +26,7 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 CLASSES: Final[tuple[Column[pb.Class], ...]] = (
     Column("CLASS", lambda x: short_hash(x.attestation_hash) or joined(x.names)),
-    Column("NAMES", lambda x: joined(x.names)),
+    Column("NAMES", lambda x: joined(x.names) if x.attestation_hash else ""),
     Column("LEVEL", lambda x: x.level),
     Column("NODES", lambda x: str(len(x.nodes))),
     Column("GPUS", lambda x: str(x.gpu_count)),
@@ -40,7 +41,7 @@ _DIFFERENCES: Final[tuple[Column[Difference], ...]] = (
 )
 
 
-def list_(*, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
+def classes(*, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
     """List the classes that nodes have now and that policy names.
 
     Parameters
@@ -52,12 +53,11 @@ def list_(*, output: Output = Format.TABLE, connection: Connection = HERE) -> No
 
     """
     found = ask(connection, lambda client: client.classes())
-    columns = visible(CLASSES, wide=output is Format.WIDE)
     text = printed(
         found,
         output,
         names=(one.attestation_hash or joined(one.names) for one in found.classes),
-        text=lambda: table(columns, found.classes) if found.classes else "No classes.\n",
+        text=lambda: on_screen(CLASSES, found.classes, output) or "No classes.\n",
     )
     sys.stdout.write(text)
 
@@ -119,7 +119,7 @@ def diff_(
         [x._asdict() for x in differences],
         output,
         names=(x.path for x in differences),
-        text=lambda: table(_DIFFERENCES, differences) if differences else _SAME,
+        text=lambda: on_screen(_DIFFERENCES, differences, output) or _SAME,
     )
     sys.stdout.write(text)
     return ExitCode.FINDING if differences else ExitCode.OK

@@ -1,58 +1,91 @@
 """`gpuwarden explain node|pod`: why a node or pod is in its state, and what to do."""
 
+import re
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 from gpuwarden.cli.client import ask
-from gpuwarden.cli.commands.nodes import changes_text, node_facts
+from gpuwarden.cli.commands.nodes import changes_text, who
 from gpuwarden.cli.commands.reservations import RESERVATIONS
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.terminal import Column, facts, joined, shown, table, visible
+from gpuwarden.cli.screen import ago, on_screen
+from gpuwarden.cli.terminal import (
+    Column,
+    Tone,
+    facts,
+    joined,
+    paragraph,
+    short_hash,
+    short_uuid,
+    shown,
+)
 from gpuwarden.reason_texts import EXPLANATIONS, Explanation
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import placement_pb2
 
 _SHOWN: Final = 80
-_SHORT: Final = 16
+_REASON: Final = '--reason "…"'
+_NODE: Final = re.compile(r"\bNODE\b")
+_SILENT: Final = frozenset({"unknown", "stale"})
 _REPORT_ONLY: Final = (
     "report-only: gpuwarden refuses and reserves nothing; what follows is what it would do"
 )
 _BOUND, _WAITING = "bound", "waiting"
 
 REFUSALS: Final[tuple[Column[pb.PastRefusal], ...]] = (
-    Column("AT", lambda x: x.at),
-    Column("STEP", lambda x: str(x.step) if x.step else ""),
+    Column("AGO", lambda x: ago(x.at)),
     Column("CODE", lambda x: x.code),
     Column("COUNT", lambda x: str(x.count)),
+    Column("AT", lambda x: x.at, wide=True),
+    Column("STEP", lambda x: str(x.step) if x.step else "", wide=True),
     Column("DETAIL", lambda x: x.detail),
 )
+FACTS: Final[tuple[Column[pb.FactChange], ...]] = (
+    Column("FACT", lambda x: x.path),
+    Column("BEFORE", lambda x: x.old),
+    Column("NOW", lambda x: x.new),
+)
+_TONES: Final = {"reached": Tone.GOOD, "missing": Tone.BAD, "mismatch": Tone.BAD}
 STAGES: Final[tuple[Column[placement_pb2.Station], ...]] = (
     Column("STAGE", lambda x: x.name),
-    Column("STATE", lambda x: x.state),
-    Column("AT", lambda x: x.at),
-    Column("GPUS", lambda x: joined(x.gpus)),
+    Column("STATE", lambda x: x.state, tone=lambda x: _TONES.get(x.state)),
+    Column("AGO", lambda x: ago(x.at)),
     Column("SOURCE", lambda x: x.source),
-    Column("EVIDENCE", lambda x: x.evidence_digest[:_SHORT]),
-    Column("DIGEST", lambda x: x.evidence_digest, wide=True),
+    Column("AT", lambda x: x.at, wide=True),
+    Column("EVIDENCE", lambda x: x.evidence_digest, wide=True),
+    Column("FULL-UUIDS", lambda x: joined(x.gpus), wide=True),
+    Column("GPUS", lambda x: ", ".join(map(short_uuid, x.gpus))),
 )
+
+
+def _of_first(rejection: placement_pb2.Rejection) -> str:
+    """The detail of the first node, with its name."""
+    first = "".join(rejection.nodes[:1])
+    if not first or rejection.detail.startswith(f"{first}: "):
+        return rejection.detail
+    return f"{first}: {rejection.detail}" if rejection.detail else first
+
+
 REJECTIONS: Final[tuple[Column[placement_pb2.Rejection], ...]] = (
     Column("NODES", lambda x: str(x.count)),
     Column("REASON", lambda x: x.code),
-    Column("DETAIL", lambda x: x.detail),
-    Column("FOR EXAMPLE", lambda x: joined(x.nodes)),
+    Column("SOME", lambda x: joined(x.nodes), wide=True),
+    Column("FOR-EXAMPLE", _of_first),
 )
 RECORDS: Final[tuple[Column[placement_pb2.PodRecord], ...]] = (
-    Column("AT", lambda x: x.at),
+    Column("AGO", lambda x: ago(x.at)),
     Column("RECORD", lambda x: str(x.seq)),
     Column("KIND", lambda x: x.kind),
     Column("DECISION", lambda x: x.decision),
-    Column("REASONS", lambda x: joined(x.codes)),
     Column("NODE", lambda x: x.node),
-    Column("GPUS", lambda x: joined(x.gpus)),
+    Column("AT", lambda x: x.at, wide=True),
+    Column("GPUS", lambda x: joined(x.gpus), wide=True),
     Column("POD-UID", lambda x: x.uid, wide=True),
+    Column("REASONS", lambda x: joined(x.codes)),
 )
 
 
@@ -74,24 +107,92 @@ def node(name: str, /, *, output: Output = Format.TABLE, connection: Connection 
     """
     found = ask(connection, lambda client: client.explanation(name))
     codes = (refusal.code for refusal in found.refusals)
-    sys.stdout.write(printed(found, output, names=codes, text=lambda: _node_text(found)))
+    sys.stdout.write(printed(found, output, names=codes, text=lambda: _node_text(found, output)))
 
 
-def _node_text(found: pb.ExplainNodeResponse) -> str:
-    reason = _explanation(found.node.code)
-    advice = (("Cause", reason.cause), ("What to do", reason.remedy)) if reason else ()
-    parts = [facts((*node_facts(found.node), *advice))]
-    if found.findings:
-        parts.append("Findings:\n" + "".join(f"  {shown(one)}\n" for one in found.findings))
-    if found.refusals:
-        parts.append("Refusals, newest first:\n" + table(REFUSALS, found.refusals))
+def _node_text(found: pb.ExplainNodeResponse, output: Format) -> str:
+    """How it stands and why, what to do and to type, and what has changed."""
+    parts = [paragraph(_verdict(found)) + _node_lines(found)]
+    parts.append(facts(_advice_of(found)) + _next_text(next_commands(found)))
+    parts += [_changed_text(one, output) for one in found.class_changes]
     if found.enrollment.HasField("candidate"):
         parts.append(changes_text(found.enrollment.candidate))
-    if found.pin_document and found.pin_document != found.identity_document:
-        parts.append(f"Enrolled identity:\n  {shown(found.pin_document)}\n")
-    if found.identity_document:
-        parts.append(f"Identity of the last acceptance:\n  {shown(found.identity_document)}\n")
-    return "\n".join(parts)
+    if found.refusals:
+        table = on_screen(REFUSALS, found.refusals, output)
+        parts.append(f"Refusals, newest first:\n{table}")
+    return "\n".join(filter(None, parts))
+
+
+def _verdict(found: pb.ExplainNodeResponse) -> str:
+    """Name, state, why and since when, in a line."""
+    node, denial = found.node, found.enrollment.denial
+    at = denial.at or next((x.at for x in found.refusals if x.code == node.code), "")
+    by = f" by {who(denial.actor)}" if denial.actor else ""
+    why = f": {node.code}" if node.code else ""
+    since = f", {ago(at)} ago{by}" if node.code and at else ""
+    return f"{node.name} is {node.state}{why}{since}"
+
+
+def _node_lines(found: pb.ExplainNodeResponse) -> str:
+    node, denial = found.node, found.enrollment.denial
+    seen = f"accepted {ago(node.accepted_at)} ago" if node.accepted_at else ""
+    proven = (
+        node.level,
+        f"class {short_hash(node.attestation_hash)}" if node.attestation_hash else "",
+        f"{node.gpu_count} GPUs" if node.accepted_at else "",
+        f"mode {node.mode}",
+        seen,
+    )
+    lines = (node.detail, denial.reason, ", ".join(filter(None, proven)))
+    every = dict.fromkeys(filter(None, (*lines, *found.findings, *node.warnings)))
+    return "".join(paragraph(one, first="  ", indent=2) for one in every)
+
+
+def _advice_of(found: pb.ExplainNodeResponse) -> tuple[tuple[str, str], ...]:
+    reason, name = _explanation(found.node.code), found.node.name
+    return (("Cause", reason.cause), ("What to do", _named(reason.remedy, name))) if reason else ()
+
+
+def _next_text(commands: Iterable[tuple[str, str]]) -> str:
+    """Each command on a line of its own, so that it can be copied."""
+    lines = "".join(
+        paragraph(when, first="  ", indent=2) + f"    {shown(text)}\n" for text, when in commands
+    )
+    return f"Next:\n{lines}" if lines else ""
+
+
+def next_commands(found: pb.ExplainNodeResponse) -> tuple[tuple[str, str], ...]:
+    """What an operator may want to type now, and when it is right."""
+    name, enrollment = found.node.name, found.enrollment
+    accept = f"gpuwarden node accept {name} {_REASON}"
+    release = f"gpuwarden node release {name} {_REASON}"
+    is_lost = enrollment.candidate.code == ReasonCode.GPU_LOST
+    if is_lost:
+        return ((accept, "where the GPU is gone for good:"),)
+    if enrollment.HasField("denial") and enrollment.HasField("candidate"):
+        return (
+            (accept, "where the new hardware is meant to be there:"),
+            (release, "where the enrolled hardware is back:"),
+        )
+    if enrollment.HasField("denial"):
+        return ((release, "once its cause is gone:"),)
+    if enrollment.faults:
+        return ((release, "once the GPU was reset:"),)
+    if found.node.state in _SILENT:
+        text = f"kubectl get pods -A -o wide --field-selector spec.nodeName={name}"
+        return ((text, "to see whether its agent runs:"),)
+    return ()
+
+
+def _changed_text(change: pb.ClassChange, output: Format) -> str:
+    hashes = f"{short_hash(change.old_hash)} to {short_hash(change.new_hash)}"
+    head = f"Its class changed {ago(change.at)} ago, at {change.at}: {hashes}"
+    return paragraph(head) + on_screen(FACTS, change.facts, output)
+
+
+def _named(remedy: str, node: str) -> str:
+    """A remedy with the node's own name in its commands."""
+    return _NODE.sub(lambda _: node, remedy)
 
 
 def _explanation(code: str) -> Explanation | None:
@@ -131,7 +232,7 @@ def pod(
         found,
         output,
         names=dict.fromkeys(codes),
-        text=lambda: _pod_text(found, wide=output is Format.WIDE),
+        text=lambda: _pod_text(found, output),
     )
     sys.stdout.write(text)
     refused = found.code or not found.passing
@@ -153,18 +254,19 @@ def _waits(found: placement_pb2.ExplainPodResponse) -> bool:
     return any(x.name == _BOUND and x.state == _WAITING for x in found.stations)
 
 
-def _pod_text(found: placement_pb2.ExplainPodResponse, *, wide: bool) -> str:
+def _pod_text(found: placement_pb2.ExplainPodResponse, output: Format) -> str:
     """Facts, stages and findings of the pod, why it waits, and its audit records."""
-    parts = [facts(_head(found)), table(visible(STAGES, wide=wide), found.stations)]
-    lines = [f"  {shown(x.name)}: {shown(line)}\n" for x in found.stations for line in x.findings]
+    parts = [facts(_head(found)), on_screen(STAGES, found.stations, output)]
+    lines = [f"{x.name}: {line}" for x in found.stations for line in x.findings]
     if lines:
-        parts.append("Findings:\n" + "".join(lines))
+        text = "".join(paragraph(line, first="  ", indent=2) for line in lines)
+        parts.append(f"Findings:\n{text}")
     if _waits(found) and found.guarded:
-        parts.append(_waiting(found))
+        parts.append(_waiting(found, output))
     if found.earlier:
-        held = table(visible(RESERVATIONS, wide=wide), found.earlier)
+        held = on_screen(RESERVATIONS, found.earlier, output)
         parts.append(f"Earlier pods of this name still hold:\n{held}")
-    parts.append(_records(found, wide=wide))
+    parts.append(_records(found, output))
     return "\n".join(parts)
 
 
@@ -181,29 +283,32 @@ def _head(found: placement_pb2.ExplainPodResponse) -> tuple[tuple[str, str], ...
     )
 
 
-def _waiting(found: placement_pb2.ExplainPodResponse) -> str:
+def _waiting(found: placement_pb2.ExplainPodResponse, output: Format) -> str:
     if found.code:
         would = "would be" if found.report_only else "is"
-        refused = f"The pod {would} refused: {shown(found.code)} {shown(found.detail)}\n"
+        refused = paragraph(f"The pod {would} refused: {found.code} {found.detail}")
         return refused + _advice(found.code)
-    some = f": {shown(joined(found.passing_nodes))}" if found.passing_nodes else ""
-    head = f"Nodes that would pass now: {found.passing}{some}\n"
+    some = f": {joined(found.passing_nodes)}" if found.passing_nodes else ""
+    head = paragraph(f"Nodes that would pass now: {found.passing}{some}")
     if not found.rejections:
         return head
-    advice = "" if found.passing else _advice(found.rejections[0].code)
-    return f"{head}Rejected:\n{table(REJECTIONS, found.rejections)}{advice}"
+    first = found.rejections[0]
+    advice = "" if found.passing else _advice(first.code, "".join(first.nodes[:1]))
+    return f"{head}Rejected:\n{on_screen(REJECTIONS, found.rejections, output)}{advice}"
 
 
-def _advice(code: str) -> str:
+def _advice(code: str, node: str = "") -> str:
     reason = _explanation(code)
-    return f"What to do: {reason.remedy}\n" if reason else ""
+    if reason is None:
+        return ""
+    return paragraph(f"What to do: {_named(reason.remedy, node) if node else reason.remedy}")
 
 
-def _records(found: placement_pb2.ExplainPodResponse, *, wide: bool) -> str:
+def _records(found: placement_pb2.ExplainPodResponse, output: Format) -> str:
     if not found.records_since:
         return "This replica's audit log cannot be read.\n"
-    since = shown(found.records_since)
+    since = f"{ago(found.records_since)} ago, {found.records_since}"
     if not found.records:
-        return f"Nothing about it in this replica's audit log since {since}.\n"
-    title = f"In this replica's audit log since {since}:\n"
-    return title + table(visible(RECORDS, wide=wide), found.records)
+        return paragraph(f"Nothing about it in this replica's audit log since {since}.")
+    title = paragraph(f"In this replica's audit log since {since}:")
+    return title + on_screen(RECORDS, found.records, output)

@@ -11,7 +11,8 @@ from gpuwarden.cli.client import ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.terminal import Column, shown, table
+from gpuwarden.cli.screen import on_screen
+from gpuwarden.cli.terminal import Column, Tone, paragraph, shown
 from gpuwarden.strict_yaml import YamlError, parse_plain
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
@@ -20,8 +21,12 @@ MAX_BYTES: Final = 1024 * 1024
 POD: Final[Column[pb.Fit]] = Column("POD", lambda x: x.pod)
 FITS: Final[tuple[Column[pb.Fit], ...]] = (
     Column("NODE", lambda x: x.node),
-    Column("FITS", lambda x: "yes" if x.passes else "no"),
-    Column("SCORE", lambda x: str(x.score) if x.passes else ""),
+    Column(
+        "FITS",
+        lambda x: "yes" if x.passes else "no",
+        tone=lambda x: Tone.GOOD if x.passes else Tone.BAD,
+    ),
+    Column("SCORE", lambda x: str(x.score) if x.passes else "", wide=True),
     Column("GUARANTEE", lambda x: x.guarantee),
     Column("REASON", lambda x: x.code),
     Column("DETAIL", lambda x: x.detail),
@@ -52,7 +57,7 @@ def fit(
     pod = json.dumps(_manifest(file)).encode()
     found = ask(connection, lambda client: client.fit(pod, namespace))
     passing = (one.node for one in found.fits if one.passes)
-    sys.stdout.write(printed(found, output, names=passing, text=lambda: _text(found)))
+    sys.stdout.write(printed(found, output, names=passing, text=lambda: _text(found, output)))
     return ExitCode.OK if _passes(found) else ExitCode.FINDING
 
 
@@ -79,22 +84,20 @@ def _passes(found: pb.FitPodResponse) -> bool:
     return not found.guarded or (bool(placed) and placed == pods)
 
 
-def _text(found: pb.FitPodResponse) -> str:
-    warned = "".join(f"Warning: {shown(one)}\n" for one in found.warnings)
+def _text(found: pb.FitPodResponse, output: Format) -> str:
+    warned = "".join(paragraph(one, first="Warning: ", indent=9) for one in found.warnings)
     if found.code:
-        refused = f"{warned}The pod is refused: {found.code} {shown(found.detail)}\n"
-        return f"{refused}\n{_nodes(found)}" if found.fits else refused
+        refused = warned + paragraph(f"The pod is refused: {found.code} {found.detail}")
+        return f"{refused}\n{_nodes(found, output)}" if found.fits else refused
     if not found.guarded:
         return f"{warned}The pod has no GPU requirement; gpuwarden does not manage it.\n"
-    asks = "".join(f"  {shown(one)}\n" for one in found.requirements)
-    return f"{warned}The pod requires:\n{asks}\n{_nodes(found)}"
+    asks = "".join(paragraph(one, first="  ", indent=2) for one in found.requirements)
+    return f"{warned}The pod requires:\n{asks}\n{_nodes(found, output)}"
 
 
-def _nodes(found: pb.FitPodResponse) -> str:
-    if not found.fits:
-        return "No nodes.\n"
+def _nodes(found: pb.FitPodResponse, output: Format) -> str:
     columns = (POD, *FITS) if any(one.pod for one in found.fits) else FITS
-    return table(columns, found.fits)
+    return on_screen(columns, found.fits, output) or "No nodes.\n"
 
 
 def parse_manifest(content: bytes) -> dict[str, object]:

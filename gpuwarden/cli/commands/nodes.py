@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from gpuwarden.cli.client import Client, ask
 from gpuwarden.cli.commands.gpus import GPUS
 from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.filters import STATE, ClassName, Labels, NodeState, choice
 from gpuwarden.cli.options import (
     HERE,
     AsRecordedBy,
@@ -25,18 +26,25 @@ from gpuwarden.cli.options import (
     note_who_acted,
 )
 from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, printed
+from gpuwarden.cli.screen import ago, has_colours, on_screen, time_of_day
 from gpuwarden.cli.terminal import (
+    WIDTH,
     Column,
+    Tone,
     cells,
+    column_widths,
     duration,
     facts,
+    heading,
     joined,
     line,
+    paragraph,
     short_hash,
+    short_uuid,
     shown,
     table,
+    tones_of,
     visible,
-    width,
 )
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -65,15 +73,19 @@ def guarantee(node: pb.Node) -> str:
     return f"{node.guarantee}, no more: {node.guarantee_limit}"
 
 
+_TONES: Final = {"eligible": Tone.GOOD, "stale": Tone.DOUBTFUL, "unknown": Tone.DOUBTFUL}
+_OF_LISTS: Final = frozenset({"LEVEL", "CLASS", "SEEN"})
+"""Left out beside the time of a change, so that a line has room for the reason."""
 NODES: Final[tuple[Column[pb.Node], ...]] = (
     Column("NAME", lambda x: x.name),
-    Column("STATE", lambda x: x.state),
+    Column("STATE", lambda x: x.state, tone=lambda x: _TONES.get(x.state, Tone.BAD)),
     Column("LEVEL", lambda x: x.level),
     Column("GPUS", gpu_count),
-    Column("PRODUCTS", lambda x: joined(x.products)),
     Column("CLASS", lambda x: short_hash(x.attestation_hash)),
-    Column("FRESH", lambda x: duration(x.fresh_for_ms)),
+    Column("SEEN", lambda x: ago(x.accepted_at)),
     Column("REASON", lambda x: x.code),
+    Column("PRODUCTS", lambda x: joined(x.products), wide=True),
+    Column("FRESH", lambda x: duration(x.fresh_for_ms), wide=True),
     Column("DRIVER", lambda x: x.driver, wide=True),
     Column("CUDA", lambda x: x.cuda, wide=True),
     Column("CC", lambda x: x.cc, wide=True),
@@ -89,12 +101,14 @@ ALLOCATIONS: Final[tuple[Column[pb.Allocation], ...]] = (
     Column("POD", lambda x: x.pod),
     Column("CONTAINER", lambda x: x.container),
     Column("RESOURCE", lambda x: x.resource),
-    Column("DEVICE", lambda x: x.device),
+    Column("FULL-DEVICE", lambda x: x.device, wide=True),
+    Column("DEVICE", lambda x: short_uuid(x.uuid) if x.uuid else x.device),
 )
 PROCESSES: Final[tuple[Column[pb.GpuProcess], ...]] = (
     Column("PROCESS", lambda x: str(x.pid)),
-    Column("GPU", lambda x: x.gpu),
-    Column("POD UID", lambda x: x.pod_uid),
+    Column("GPU", lambda x: short_uuid(x.gpu)),
+    Column("POD-UID", lambda x: x.pod_uid),
+    Column("FULL-GPU", lambda x: x.gpu, wide=True),
 )
 CHANGES: Final[tuple[Column[pb.PinChange], ...]] = (
     Column("CHANGE", lambda x: x.change),
@@ -109,6 +123,9 @@ CHANGES: Final[tuple[Column[pb.PinChange], ...]] = (
 
 def nodes(
     *,
+    state: Annotated[list[NodeState] | None, STATE] = None,
+    class_: ClassName = "",
+    label: Labels = None,
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative="")] = False,
     output: Output = Format.TABLE,
     connection: Connection = HERE,
@@ -117,6 +134,12 @@ def nodes(
 
     Parameters
     ----------
+    state
+        Only nodes in this state; may be repeated.
+    class_
+        Only nodes of this class: a hash, at least 8 of its hex digits, or a name from policy.
+    label
+        Only nodes that have a GPU with this label from policy; with several, one GPU has all.
     watch
         Keep printing nodes as they change, until interrupted. JSON is one object per line.
     output
@@ -126,26 +149,45 @@ def nodes(
 
     """
     if watch:
-        ask(connection, lambda client: _watch(client, output))
+        ask(connection, lambda client: _watch(client, output, (state, class_, label)))
         return
-    fleet = ask(connection, lambda client: client.nodes())
-    for warning in filter(None, (fleet.not_ready, *fleet.warnings)):
-        sys.stderr.write(f"warning: {shown(warning)}\n")
-    columns = visible(NODES, wide=output is Format.WIDE)
+
+    async def find(client: Client) -> pb.ListNodesResponse:
+        wanted = await choice(client, state, class_, label)
+        found = await client.nodes()
+        chosen = [node for node in found.nodes if wanted.admits_node(node)]
+        return pb.ListNodesResponse(
+            nodes=chosen, not_ready=found.not_ready, warnings=found.warnings
+        )
+
+    fleet = ask(connection, find)
+    if fleet.not_ready:
+        sys.stderr.write(f"warning: nothing is decided yet: {shown(fleet.not_ready)}\n")
     text = printed(
         fleet,
         output,
         names=(node.name for node in fleet.nodes),
-        text=lambda: table(columns, fleet.nodes) if fleet.nodes else "No nodes.\n",
+        text=lambda: on_screen(NODES, fleet.nodes, output) or "No nodes.\n",
     )
     sys.stdout.write(text)
 
 
-async def _watch(client: Client, output: Format) -> None:
-    write = _writer(output)
+_Asked = tuple[list[NodeState] | None, str, list[str] | None]
+
+
+async def _watch(client: Client, output: Format, asked: _Asked) -> None:
+    write, wanted = _writer(output), await choice(client, *asked)
+    shown_names: set[str] = set()
     async for message in client.watch():
-        write(message)
-        await asyncio.to_thread(sys.stdout.flush)
+        # A node that leaves the choice is shown once more: that is a change, too.
+        name, admitted = message.node.name, wanted.admits_node(message.node)
+        if message.synced or admitted or name in shown_names:
+            write(message)
+            await asyncio.to_thread(sys.stdout.flush)
+        if admitted:
+            shown_names.add(name)
+        else:
+            shown_names.discard(name)
 
 
 def _writer(output: Format) -> Callable[[pb.WatchNodesResponse], None]:
@@ -164,29 +206,40 @@ def _write_json(message: pb.WatchNodesResponse) -> None:
 
 
 class _Rows:
-    """Writes the initial nodes as a table, then one row per change under the same header."""
+    """Writes the initial nodes as a table, then one row per change under the same header.
+
+    Each row begins with the time at which it was printed.
+    """
 
     def __init__(self, *, wide: bool) -> None:
-        self._columns = visible(NODES, wide=wide)
-        self._initial: list[tuple[str, ...]] = [tuple(column.title for column in self._columns)]
+        at: Column[pb.Node] = Column("TIME", lambda _: time_of_day())
+        columns = visible(NODES, wide=wide)
+        self._columns = [at, *(x for x in columns if wide or x.title not in _OF_LISTS)]
+        self._titles = tuple(column.title for column in self._columns)
+        self._initial: list[pb.Node] = []
         self._widths: list[int] = []
+        self._colours = has_colours()
+        self._most = None if wide else WIDTH
 
     def __call__(self, message: pb.WatchNodesResponse) -> None:
         if message.synced:
-            self._widths = [max(map(width, x)) for x in zip(*self._initial, strict=True)]
-            for row in self._initial:
-                self._write(row)
+            rows = [cells(self._columns, node) for node in self._initial]
+            self._widths = column_widths([self._titles, *rows])
+            sys.stdout.write(heading(self._titles, self._widths, most=self._most))
+            for node in self._initial:
+                self._write(node)
             return
         if message.removed:
             message.node.state = _REMOVED
-        row = cells(self._columns, message.node)
         if self._widths:
-            self._write(row)
+            self._write(message.node)
         else:
-            self._initial.append(row)
+            self._initial.append(message.node)
 
-    def _write(self, row: tuple[str, ...]) -> None:
-        sys.stdout.write(f"{line(row, self._widths)}\n")
+    def _write(self, node: pb.Node) -> None:
+        tones = tones_of(self._columns, node) if self._colours else ()
+        row = cells(self._columns, node)
+        sys.stdout.write(line(row, self._widths, tones=tones, most=self._most))
 
 
 # --- show
@@ -219,18 +272,19 @@ def show(node: str, /, *, output: Output = Format.TABLE, connection: Connection 
 def _node_text(answer: pb.GetNodeResponse, *, wide: bool) -> str:
     """A node for people: its facts, its GPUs, who uses them, its enrollment."""
     node = answer.node
-    gpus = f"\n{table(visible(GPUS[1:], wide=wide), node.gpus)}" if node.gpus else ""
+    output = Format.WIDE if wide else Format.TABLE
+    gpus = f"\n{on_screen(GPUS[1:], node.gpus, output)}" if node.gpus else ""
     enrollment = enrollment_text(answer.enrollment)
-    return f"{facts(node_facts(node))}{gpus}{_use_text(answer)}\n{enrollment}"
+    return f"{facts(node_facts(node))}{gpus}{_use_text(answer, output)}\n{enrollment}"
 
 
-def _use_text(answer: pb.GetNodeResponse) -> str:
+def _use_text(answer: pb.GetNodeResponse, output: Format) -> str:
     """Allocations of kubelet and processes that the driver knows, if the agent reported them."""
     if not answer.HasField("use"):
         return ""
     use = answer.use
-    allocations = table(ALLOCATIONS, use.allocations) if use.allocations else "None.\n"
-    processes = table(PROCESSES, use.processes) if use.processes else "None.\n"
+    allocations = on_screen(ALLOCATIONS, use.allocations, output) or "None.\n"
+    processes = on_screen(PROCESSES, use.processes, output) or "None.\n"
     parts = (
         ("Allocated by kubelet", allocations if use.allocations_read else "Not read.\n"),
         ("Processes on GPUs", processes if use.processes_read else "Not read.\n"),
@@ -248,7 +302,10 @@ def node_facts(node: pb.Node) -> tuple[tuple[str, str], ...]:
         ("Level", node.level),
         ("Class", node.attestation_hash),
         ("Fresh for", duration(node.fresh_for_ms)),
-        ("Accepted at", node.accepted_at),
+        (
+            "Accepted",
+            f"{ago(node.accepted_at)} ago, {node.accepted_at}" if node.accepted_at else "",
+        ),
         ("Mode", node.mode),
         ("Guarantee", guarantee(node)),
         ("GPUs", gpu_count(node) if node.accepted_at else ""),
@@ -284,7 +341,8 @@ def changes_text(candidate: pb.Candidate) -> str:
 
 def _facts(enrollment: pb.Enrollment) -> tuple[tuple[str, str], ...]:
     denial = enrollment.denial
-    quarantined = f"{denial.code} by {_who(denial.actor)} at {denial.at}: {denial.reason}"
+    when = f"{ago(denial.at)} ago, {denial.at}"
+    quarantined = f"{denial.code} by {who(denial.actor)} {when}: {denial.reason}"
     return (
         ("Enrolled", _enrolled(enrollment)),
         ("Enrolled node UID", enrollment.node_uid),
@@ -298,10 +356,12 @@ def _enrolled(enrollment: pb.Enrollment) -> str:
     if not enrollment.gpus:
         return "nothing yet"
     enrolled = sum(x.enrolled for x in enrollment.gpus)
-    return f"{len(enrollment.gpus)} GPUs, {enrolled} of them by an operator"
+    count = len(enrollment.gpus)
+    return f"{count} GPU{'s' * (count > 1)}, {enrolled} of them by an operator"
 
 
-def _who(actor: str) -> str:
+def who(actor: str) -> str:
+    """Who has quarantined a node."""
     return "the controller" if actor == "controller" else actor
 
 
@@ -350,7 +410,13 @@ def accept(
     )
     note_who_acted(as_recorded_by, connection)
     count = len(done.enrollment.gpus)
-    _print(node, done, output, f"{count} GPUs are enrolled; its next evidence makes it eligible")
+    _print(
+        node,
+        done,
+        output,
+        f"{count} GPU{'s are' if count > 1 else ' is'} enrolled;"
+        " its next evidence makes it eligible",
+    )
 
 
 def release(
@@ -387,7 +453,7 @@ def release(
     check_person(as_recorded_by)
     found = _look(node, if_version, connection)
     if not found.HasField("denial") and not found.faults:
-        text = f"{shown(node)} is not quarantined; see `gpuwarden explain node`"
+        text = f"{shown(node)} is not quarantined; `gpuwarden explain node {shown(node)}` says more"
         raise CliError(ExitCode.ERROR, text)
     what = "quarantine" if found.HasField("denial") else "the faults of its GPUs"
     demand_yes(f"Release {shown(node)} from {what}?", enrollment_text(found), yes=yes)
@@ -431,7 +497,7 @@ def quarantine(
     done = ask(connection, lambda client: client.quarantine(node, reason, as_recorded_by))
     note_who_acted(as_recorded_by, connection)
     for warning in done.warnings:
-        sys.stderr.write(f"warning: {shown(warning)}\n")
+        sys.stderr.write(paragraph(warning, first="warning: "))
     _print(node, done, output, "no managed pod is placed there until an operator releases it")
 
 

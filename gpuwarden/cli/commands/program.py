@@ -1,12 +1,13 @@
 """`gpuwarden version` and `gpuwarden completion`: about the program itself."""
 
 import sys
-from typing import Literal
 
 from gpuwarden import __version__
 from gpuwarden.cli.app import build
+from gpuwarden.cli.completion import Shell, names_script
 from gpuwarden.cli.options import Output
 from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.version import version_line
 from gpuwarden.evidence.model import PROTOCOL
 
 
@@ -20,11 +21,11 @@ def version(*, output: Output = Format.TABLE) -> None:
 
     """
     found = {"version": __version__, "protocol": PROTOCOL}
-    text = f"gpuwarden {__version__}, protocol {PROTOCOL}\n"
-    sys.stdout.write(printed(found, output, names=(__version__,), text=lambda: text))
+    text = printed(found, output, names=(__version__,), text=lambda: f"{version_line()}\n")
+    sys.stdout.write(text)
 
 
-def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+def completion(shell: Shell, /) -> None:
     """Print the completion script of a shell, to be sourced from its start file.
 
     Parameters
@@ -33,4 +34,4 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
         The shell to complete in.
 
     """
-    sys.stdout.write(build().generate_completion(shell=shell))
+    sys.stdout.write(build().generate_completion(shell=shell) + names_script(shell))

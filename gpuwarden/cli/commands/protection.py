@@ -7,7 +7,8 @@ from gpuwarden.cli.client import ask
 from gpuwarden.cli.exit_codes import ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, plain, printed
-from gpuwarden.cli.terminal import Column, table
+from gpuwarden.cli.screen import on_screen
+from gpuwarden.cli.terminal import Column
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
 EVICTED: Final[tuple[Column[pb.EvictedPod], ...]] = (
@@ -39,7 +40,7 @@ def check(
         {"nodes": nodes, "pods": [plain(x) for x in found]},
         output,
         names=(f"{x.namespace}/{x.name}" for x in found),
-        text=lambda: table(EVICTED, found) if found else none,
+        text=lambda: on_screen(EVICTED, found, output) or none,
     )
     sys.stdout.write(text)
     return ExitCode.FINDING if found else ExitCode.OK

@@ -4,11 +4,14 @@ Release names the one reservation that was shown. The controller refuses it whil
 exists or the node shows the pod.
 """
 
+import re
 import sys
-from typing import Final
+from collections.abc import Iterable
+from typing import Annotated, Final
 
 from gpuwarden.cli.client import ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.filters import STATE, ReservationState
 from gpuwarden.cli.options import (
     HERE,
     AsRecordedBy,
@@ -21,21 +24,28 @@ from gpuwarden.cli.options import (
     note_who_acted,
 )
 from gpuwarden.cli.output import Format, plain, printed
-from gpuwarden.cli.terminal import Column, age, joined, shown, table, visible
+from gpuwarden.cli.screen import on_screen
+from gpuwarden.cli.terminal import Column, age, facts, short_uuid, shown
 from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
 _RELEASING: Final = "Releasing"
+_BEGINNING: Final = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}[0-9a-f-]{0,27}", re.IGNORECASE)
 
 
-def gpu_text(gpu: pb.ReservedGpu, state: str) -> str:
+def gpu_text(gpu: pb.ReservedGpu, state: str, *, whole: bool = False) -> str:
     """A GPU, and what is special about it."""
+    uuid = gpu.uuid if whole else short_uuid(gpu.uuid)
     notes = []
     if gpu.state != state:
         notes.append(gpu.state or "no record")
     if gpu.holders > 1:
         notes.append(f"{gpu.holders} holders")
-    return f"{gpu.uuid}({', '.join(notes)})" if notes else gpu.uuid
+    return f"{uuid} ({', '.join(notes)})" if notes else uuid
+
+
+def _gpus(one: pb.Reservation, *, whole: bool = False) -> str:
+    return ", ".join(gpu_text(x, one.state, whole=whole) for x in one.gpus)
 
 
 RESERVATIONS: Final[tuple[Column[pb.Reservation], ...]] = (
@@ -43,13 +53,14 @@ RESERVATIONS: Final[tuple[Column[pb.Reservation], ...]] = (
     Column("POD", lambda x: x.pod),
     Column("STATE", lambda x: x.state),
     Column("NODE", lambda x: x.node),
-    Column("GPUS", lambda x: joined(gpu_text(one, x.state) for one in x.gpus)),
-    Column("ORIGIN", lambda x: x.origin),
-    Column("SHARED", lambda x: x.share_group),
     Column("AGE", lambda x: age(x.age_s)),
+    Column("ORIGIN", lambda x: x.origin, wide=True),
+    Column("SHARED", lambda x: x.share_group, wide=True),
     Column("RESTORED", lambda x: "yes" if x.adopted else "", wide=True),
     Column("POD-UID", lambda x: x.uid, wide=True),
     Column("RESERVATION", lambda x: x.id, wide=True),
+    Column("FULL-UUIDS", lambda x: _gpus(x, whole=True), wide=True),
+    Column("GPUS", _gpus),
 )
 
 
@@ -57,6 +68,7 @@ def reservations(
     *,
     node: str = "",
     namespace: Namespace = "",
+    state: Annotated[list[ReservationState] | None, STATE] = None,
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> None:
@@ -68,6 +80,8 @@ def reservations(
         Only reservations on this node.
     namespace
         Only reservations of this namespace's pods.
+    state
+        Only reservations in this state; may be repeated.
     output
         How to print; `name` gives reservation ids only.
     connection
@@ -75,13 +89,13 @@ def reservations(
 
     """
     found = ask(connection, lambda client: client.reservations(node, namespace))
+    found = [x for x in found if not state or x.state in state]
     found.sort(key=lambda x: (x.namespace, x.pod, x.id))
-    columns = visible(RESERVATIONS, wide=output is Format.WIDE)
     text = printed(
         {"reservations": [plain(x) for x in found]},
         output,
         names=(x.id for x in found),
-        text=lambda: table(columns, found) if found else "No reservations.\n",
+        text=lambda: on_screen(RESERVATIONS, found, output) or "No reservations.\n",
     )
     sys.stdout.write(text)
 
@@ -103,7 +117,8 @@ def release(
     Parameters
     ----------
     gpu
-        UUID of the GPU or MIG device.
+        UUID of the GPU or MIG device, or a beginning that no other reserved one has: `GPU-` and at
+        least 8 digits.
     reason
         Why, for the audit log: 1 to 500 printable characters.
     pod
@@ -126,6 +141,7 @@ def release(
     namespace, name = _split(pod) if pod else ("", "")
     listed = ask(connection, lambda client: client.reservations("", namespace))
     meant = [x for x in listed if x.id == reservation or (pod and x.pod == name)]
+    gpu = _whole(gpu, meant)
     found = [x for x in meant if _state(x, gpu)]
     if len(found) > 1:
         found = [x for x in found if _state(x, gpu) == _RELEASING]
@@ -136,11 +152,36 @@ def release(
         _print(gpu, ops.ReleaseGpuResponse(already=True), output, pod)
         return
     one = found[0].id if found else reservation
-    text = table(visible(RESERVATIONS, wide=True), found) if found else ""
+    text = "\n".join(map(_shown_to_ask, found))
     demand_yes(f"Does nothing of the pod run any more? Release {shown(gpu)}?", text, yes=yes)
     done = ask(connection, lambda client: client.release_gpu(gpu, one, reason, as_recorded_by))
     note_who_acted(as_recorded_by, connection)
     _print(gpu, done, output, pod or one)
+
+
+def _whole(gpu: str, meant: Iterable[pb.Reservation]) -> str:
+    """The UUID that begins so; as given where none or several do."""
+    if not _BEGINNING.fullmatch(gpu):
+        return gpu
+    begun = gpu.lower()
+    named = {x.uuid for one in meant for x in one.gpus if x.uuid.lower().startswith(begun)}
+    if len(named) > 1:
+        raise CliError(ExitCode.USAGE, f"{shown(gpu)} begins {len(named)} UUIDs: give more of it")
+    return next(iter(named), gpu)
+
+
+def _shown_to_ask(one: pb.Reservation) -> str:
+    return facts(
+        (
+            ("Pod", f"{one.namespace}/{one.pod or '-'}"),
+            ("Pod UID", one.uid),
+            ("State", one.state),
+            ("Node", one.node),
+            ("Age", age(one.age_s)),
+            ("GPUs", _gpus(one, whole=True)),
+            ("Reservation", one.id),
+        )
+    )
 
 
 def _split(pod: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from gpuwarden.audit.archived_evidence import (
 )
 from gpuwarden.audit.files import lines_of, log_files
 from gpuwarden.audit.record import LogRecord, RecordError, RecordKind, decode_record
-from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.terminal import facts, joined, shown
@@ -72,12 +72,15 @@ def reverify_(
     if not _DIGEST.fullmatch(digest):
         text = "expected an evidence digest: 64 lower-case hex digits, or the first 4 or more"
         raise CliError(ExitCode.USAGE, text)
+    if not store.is_dir():
+        raise CliError(ExitCode.USAGE, f"--store: {shown(str(store))}: no such folder")
     try:
+        roots = _roots(bundle)
         digest, mentions = _meant(store, digest)
         evidence = _archived_evidence(store, digest, mentions)
-        signer = _verified(evidence, digest, mentions, _roots(bundle))
+        signer = _verified(evidence, digest, mentions, roots)
     except OSError as error:
-        raise CliError(ExitCode.ERROR, shown(str(error))) from None
+        raise unreadable(error) from None
     except ArchivedEvidenceError as error:
         raise CliError(ExitCode.FINDING, f"{digest}: {shown(str(error))}") from None
     found = _plain(evidence, digest, signer, mentions)

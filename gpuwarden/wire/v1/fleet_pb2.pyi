@@ -143,19 +143,27 @@ class MigDevice(_message.Message):
     UUID_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
     MEMORY_MIB_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    RESERVED_BY_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     profile: _builtins.str
     memory_mib: _builtins.int
+    state: _builtins.str
+    """As those of a GPU."""
+    @_builtins.property
+    def reserved_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         uuid: _builtins.str = ...,
         profile: _builtins.str = ...,
         memory_mib: _builtins.int = ...,
+        state: _builtins.str = ...,
+        reserved_by: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_mib", b"memory_mib", "profile", b"profile", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_mib", b"memory_mib", "profile", b"profile", "reserved_by", b"reserved_by", "state", b"state", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -194,6 +202,11 @@ class Gpu(_message.Message):
     NVLINKS_ACTIVE_FIELD_NUMBER: _builtins.int
     NVLINKS_TOTAL_FIELD_NUMBER: _builtins.int
     MODULE_ID_FIELD_NUMBER: _builtins.int
+    PROCESS_COUNT_FIELD_NUMBER: _builtins.int
+    ALLOCATED_TO_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    RESERVED_BY_FIELD_NUMBER: _builtins.int
+    ATTESTATION_HASH_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     index: _builtins.int
     uuid: _builtins.str
@@ -226,11 +239,29 @@ class Gpu(_message.Message):
     nvlinks_total: _builtins.int
     module_id: _builtins.int
     """Module id inside the chassis; -1 where the driver gives none."""
+    process_count: _builtins.int
+    """Processes on it or its MIG devices, as of the last evidence."""
+    state: _builtins.str
+    """In ListGpus and GetNode: free, reserved, used, split (into MIG devices), lost, unhealthy,
+    unavailable (its node is not eligible) or unknown (the ledger was not read lately).
+    """
+    attestation_hash: _builtins.str
+    """Class hash of its node's last accepted evidence."""
     @_builtins.property
     def mig_devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___MigDevice]: ...
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Policy labels that hold for this GPU, sorted."""
+
+    @_builtins.property
+    def allocated_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Pods that kubelet gave it or its MIG devices to, as NAMESPACE/NAME, sorted; likewise."""
+
+    @_builtins.property
+    def reserved_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Pods that reservations give it to, as NAMESPACE/NAME, sorted; likewise. A pod that has no name
+        yet is a dash.
+        """
 
     def __init__(
         self,
@@ -262,10 +293,15 @@ class Gpu(_message.Message):
         nvlinks_active: _builtins.int = ...,
         nvlinks_total: _builtins.int = ...,
         module_id: _builtins.int = ...,
+        process_count: _builtins.int = ...,
+        allocated_to: _abc.Iterable[_builtins.str] | None = ...,
+        state: _builtins.str = ...,
+        reserved_by: _abc.Iterable[_builtins.str] | None = ...,
+        attestation_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "board_part_number", b"board_part_number", "chassis_serial", b"chassis_serial", "compute_capability", b"compute_capability", "compute_mode", b"compute_mode", "ecc", b"ecc", "fabric", b"fabric", "gsp", b"gsp", "health", b"health", "index", b"index", "labels", b"labels", "memory_mib", b"memory_mib", "mig", b"mig", "mig_devices", b"mig_devices", "module_id", b"module_id", "node", b"node", "nvlinks_active", b"nvlinks_active", "nvlinks_total", b"nvlinks_total", "pci", b"pci", "pci_bus_id", b"pci_bus_id", "persistence_mode", b"persistence_mode", "product", b"product", "serial", b"serial", "subsystem", b"subsystem", "uuid", b"uuid", "vbios", b"vbios", "virt", b"virt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated_to", b"allocated_to", "architecture", b"architecture", "attestation_hash", b"attestation_hash", "board_part_number", b"board_part_number", "chassis_serial", b"chassis_serial", "compute_capability", b"compute_capability", "compute_mode", b"compute_mode", "ecc", b"ecc", "fabric", b"fabric", "gsp", b"gsp", "health", b"health", "index", b"index", "labels", b"labels", "memory_mib", b"memory_mib", "mig", b"mig", "mig_devices", b"mig_devices", "module_id", b"module_id", "node", b"node", "nvlinks_active", b"nvlinks_active", "nvlinks_total", b"nvlinks_total", "pci", b"pci", "pci_bus_id", b"pci_bus_id", "persistence_mode", b"persistence_mode", "process_count", b"process_count", "product", b"product", "reserved_by", b"reserved_by", "serial", b"serial", "state", b"state", "subsystem", b"subsystem", "uuid", b"uuid", "vbios", b"vbios", "virt", b"virt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -958,6 +994,7 @@ class ExplainNodeResponse(_message.Message):
     PIN_DOCUMENT_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     ENROLLMENT_FIELD_NUMBER: _builtins.int
+    CLASS_CHANGES_FIELD_NUMBER: _builtins.int
     identity_document: _builtins.str
     """RFC 8785 JSON of the node identity document of the last acceptance."""
     pin_document: _builtins.str
@@ -972,6 +1009,12 @@ class ExplainNodeResponse(_message.Message):
 
     @_builtins.property
     def enrollment(self) -> Global___Enrollment: ...
+    @_builtins.property
+    def class_changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassChange]:
+        """When its class changed, and what about it; newest first. As far as this replica's audit log
+        was looked through.
+        """
+
     def __init__(
         self,
         *,
@@ -981,14 +1024,79 @@ class ExplainNodeResponse(_message.Message):
         pin_document: _builtins.str = ...,
         findings: _abc.Iterable[_builtins.str] | None = ...,
         enrollment: Global___Enrollment | None = ...,
+        class_changes: _abc.Iterable[Global___ClassChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "findings", b"findings", "identity_document", b"identity_document", "node", b"node", "pin_document", b"pin_document", "refusals", b"refusals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_changes", b"class_changes", "enrollment", b"enrollment", "findings", b"findings", "identity_document", b"identity_document", "node", b"node", "pin_document", b"pin_document", "refusals", b"refusals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainNodeResponse: _TypeAlias = ExplainNodeResponse  # noqa: Y015
+
+@_typing.final
+class ClassChange(_message.Message):
+    """A node's evidence began to have another class."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    OLD_HASH_FIELD_NUMBER: _builtins.int
+    NEW_HASH_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    at: _builtins.str
+    """RFC 3339."""
+    old_hash: _builtins.str
+    """Class hashes."""
+    new_hash: _builtins.str
+    @_builtins.property
+    def facts(self) -> _containers.RepeatedCompositeFieldContainer[Global___FactChange]:
+        """Empty where one of the two documents is not kept any more."""
+
+    def __init__(
+        self,
+        *,
+        at: _builtins.str = ...,
+        old_hash: _builtins.str = ...,
+        new_hash: _builtins.str = ...,
+        facts: _abc.Iterable[Global___FactChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "facts", b"facts", "new_hash", b"new_hash", "old_hash", b"old_hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassChange: _TypeAlias = ClassChange  # noqa: Y015
+
+@_typing.final
+class FactChange(_message.Message):
+    """A fact of a class document that has changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    OLD_FIELD_NUMBER: _builtins.int
+    NEW_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """For example `gpus[10de:2330].vbios`."""
+    old: _builtins.str
+    """As JSON writes it, text without quotation marks; empty for none."""
+    new: _builtins.str
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        old: _builtins.str = ...,
+        new: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new", b"new", "old", b"old", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FactChange: _TypeAlias = FactChange  # noqa: Y015
 
 @_typing.final
 class FitPodRequest(_message.Message):
@@ -1102,3 +1210,153 @@ class FitPodResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FitPodResponse: _TypeAlias = FitPodResponse  # noqa: Y015
+
+@_typing.final
+class GetStatusRequest(_message.Message):
+    """Fields of GetStatus."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
+
+@_typing.final
+class GetStatusResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    NOT_READY_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    LEADS_FIELD_NUMBER: _builtins.int
+    ENFORCEMENT_FIELD_NUMBER: _builtins.int
+    PROTECTION_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
+    ALARMS_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    replica: _builtins.str
+    """The replica that answers."""
+    version: _builtins.str
+    protocol: _builtins.int
+    """Version of the protocol between agents and controller."""
+    not_ready: _builtins.str
+    """Empty when ready; else why this replica does not decide yet."""
+    leads: _builtins.bool
+    """Whether this one does what only one replica may do."""
+    enforcement: _builtins.str
+    """namespaces or report."""
+    protection: _builtins.str
+    """namespaces or cluster."""
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Standing warnings of the installation, for example insecure stand-ins."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """All replicas that the cluster runs, sorted; empty without a cluster."""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Count]:
+        """Nodes by state; states without a node are left out."""
+
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Count]:
+        """GPUs by health: ok, lost, unhealthy; of nodes that have shown any."""
+
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Count]:
+        """Agents by version."""
+
+    @_builtins.property
+    def alarms(self) -> _containers.RepeatedCompositeFieldContainer[Global___WitnessAlarm]:
+        """Nodes whose agents accuse an audit log."""
+
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        replica: _builtins.str = ...,
+        version: _builtins.str = ...,
+        protocol: _builtins.int = ...,
+        not_ready: _builtins.str = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+        replicas: _abc.Iterable[_builtins.str] | None = ...,
+        leads: _builtins.bool = ...,
+        enforcement: _builtins.str = ...,
+        protection: _builtins.str = ...,
+        nodes: _abc.Iterable[Global___Count] | None = ...,
+        gpus: _abc.Iterable[Global___Count] | None = ...,
+        agents: _abc.Iterable[Global___Count] | None = ...,
+        alarms: _abc.Iterable[Global___WitnessAlarm] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "alarms", b"alarms", "cluster", b"cluster", "enforcement", b"enforcement", "gpus", b"gpus", "leads", b"leads", "nodes", b"nodes", "not_ready", b"not_ready", "protection", b"protection", "protocol", b"protocol", "replica", b"replica", "replicas", b"replicas", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class Count(_message.Message):
+    """How many there are of one sort."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Count: _TypeAlias = Count  # noqa: Y015
+
+@_typing.final
+class WitnessAlarm(_message.Message):
+    """What a node's agent reports against an audit log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    CODES_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    @_builtins.property
+    def codes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """CHECKPOINT_INCONSISTENT or LOG_RESET, sorted."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        codes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WitnessAlarm: _TypeAlias = WitnessAlarm  # noqa: Y015

@@ -76,6 +76,11 @@ class FleetServiceStub:
                 request_serializer=gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.FitPodRequest.SerializeToString,
                 response_deserializer=gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.FitPodResponse.FromString,
                 _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/gpuwarden.wire.v1.FleetService/GetStatus',
+                request_serializer=gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServiceServicer:
@@ -139,6 +144,13 @@ class FleetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStatus(self, request, context):
+        """This controller and its fleet in numbers, with all warnings and alarms.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -181,6 +193,11 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     servicer.FitPod,
                     request_deserializer=gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.FitPodRequest.FromString,
                     response_serializer=gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.FitPodResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.GetStatusRequest.FromString,
+                    response_serializer=gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.GetStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -401,6 +418,33 @@ class FleetService:
             '/gpuwarden.wire.v1.FleetService/FitPod',
             gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.FitPodRequest.SerializeToString,
             gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.FitPodResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuwarden.wire.v1.FleetService/GetStatus',
+            gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.GetStatusRequest.SerializeToString,
+            gpuwarden_dot_wire_dot_v1_dot_fleet__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,8 @@ class FleetServiceStub:
     """Why a node is or is not eligible: its state, pins, claims and last refusals."""
     FitPod: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.FitPodRequest, _fleet_pb2.FitPodResponse]
     """Which nodes would pass /filter for a pod that does not exist yet."""
+    GetStatus: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.GetStatusRequest, _fleet_pb2.GetStatusResponse]
+    """This controller and its fleet in numbers, with all warnings and alarms."""
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
@@ -75,6 +77,8 @@ class FleetServiceAsyncStub(FleetServiceStub):
     """Why a node is or is not eligible: its state, pins, claims and last refusals."""
     FitPod: _aio.UnaryUnaryMultiCallable[_fleet_pb2.FitPodRequest, _fleet_pb2.FitPodResponse]  # type: ignore[assignment]
     """Which nodes would pass /filter for a pod that does not exist yet."""
+    GetStatus: _aio.UnaryUnaryMultiCallable[_fleet_pb2.GetStatusRequest, _fleet_pb2.GetStatusResponse]  # type: ignore[assignment]
+    """This controller and its fleet in numbers, with all warnings and alarms."""
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
     """Read access to the verified fleet. Callers: roles inspector and operator, and
@@ -144,5 +148,13 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_pb2.FitPodResponse, _abc.Awaitable[_fleet_pb2.FitPodResponse]]:
         """Which nodes would pass /filter for a pod that does not exist yet."""
+
+    @_abc_1.abstractmethod
+    def GetStatus(
+        self,
+        request: _fleet_pb2.GetStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_pb2.GetStatusResponse, _abc.Awaitable[_fleet_pb2.GetStatusResponse]]:
+        """This controller and its fleet in numbers, with all warnings and alarms."""
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

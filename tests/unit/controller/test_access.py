@@ -133,6 +133,7 @@ _EXPECTED = {
     "gpuwarden.wire.v1.FleetService/GetNode": _READERS,
     "gpuwarden.wire.v1.FleetService/WatchNodes": _READERS,
     "gpuwarden.wire.v1.FleetService/ListGpus": _READERS,
+    "gpuwarden.wire.v1.FleetService/GetStatus": _READERS,
     "gpuwarden.wire.v1.FleetService/ListClasses": _READERS,
     "gpuwarden.wire.v1.FleetService/GetClass": _READERS,
     "gpuwarden.wire.v1.FleetService/ExplainNode": _READERS,

@@ -43,7 +43,7 @@ from tests.builders.accounts import (
     waiting_document,
 )
 from tests.builders.audit_log import GENESIS, line
-from tests.builders.inventory import gpu_uuid
+from tests.builders.inventory import gpu_uuid, mig_uuid
 from tests.builders.ledger import OTHER_POD, SHARE, holder, record
 from tests.builders.node_views import S, acceptance, gpu_view, node_view, past_refusal
 
@@ -168,6 +168,30 @@ def test_absent_facts_are_empty() -> None:
     assert (message.serial, message.ecc, message.mig, message.persistence_mode) == ("",) * 4
     assert (message.memory_mib, message.module_id, message.health) == (0, -1, "ok")
     assert list(node_message(node, 0).products) == []
+
+
+def test_who_uses_a_gpu_is_told_with_its_mig_devices() -> None:
+    migs = (MigDevice(uuid=mig_uuid(1), profile="1g.10gb", memory_mib=9728),)
+    held = {"namespace": "team-a", "container": "main", "resource": "nvidia.com/gpu"}
+    node = node_view(
+        acceptance=acceptance(
+            gpus=(gpu_view(0, uuid=gpu_uuid(1), mig_devices=migs), gpu_view(1, uuid=gpu_uuid(2))),
+            processes=(
+                GpuProcess(gpu=gpu_uuid(1), pid=1, pod_uid=None),
+                GpuProcess(gpu=mig_uuid(1), pid=2, pod_uid=None),
+                GpuProcess(gpu=gpu_uuid(3), pid=3, pod_uid=None),
+            ),
+            allocations=(
+                Allocation(pod="b", device=mig_uuid(1), **held),
+                Allocation(pod="a", device=f"{gpu_uuid(1)}::0", **held),
+                Allocation(pod="a", device=gpu_uuid(1), **held),
+                Allocation(pod="c", device="nvidia0", **held),
+            ),
+        )
+    )
+    first, second = gpu_messages(node)
+    assert (first.process_count, list(first.allocated_to)) == (2, ["team-a/a", "team-a/b"])
+    assert (second.process_count, list(second.allocated_to)) == (0, [])
 
 
 def test_gpu_facts_lost_unhealthy_mig_links_and_labels() -> None:

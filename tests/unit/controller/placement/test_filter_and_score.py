@@ -369,7 +369,8 @@ def test_totals_and_examples_are_those_of_filter() -> None:
     outcome = filter_nodes([x.name for x in nodes], BIG, here)
     assert outcome.totals().rejected == {x.code: x.count for x in found.rejections}
     text = outcome.reasons["gpu-00"].detail
-    assert first.detail == f"gpu-00: {text}: needs 1 GPU, node has 1, 0 as asked, 0 free"
+    numbers = "needs 1 GPU, node has 1, 0 as asked, memory>=1Ti: 0 of 1 (largest 79.6Gi), 0 free"
+    assert first.detail == f"gpu-00: {text}: {numbers}"
     assert second.detail == f"new-0: {outcome.reasons['new-0'].detail}"
     alone = explain_waiting(BIG, scene(nodes[0]), NOBODY).rejections[0]
     assert alone.detail == first.detail.removeprefix("gpu-00: ")

@@ -73,10 +73,34 @@ def test_how_many_are_as_asked() -> None:
     big = [gpu(index, memory_mib=200_000) for index in range(3)]
     needs = wants(4, selector=parse_selector("memory>=100Gi"))
     where = scene(of([*big, *EIGHT[3:]]), busy=("GPU-0",))
-    text = ": needs 4 GPUs, node has 8, 3 as asked, 2 free"
+    text = ": needs 4 GPUs, node has 8, 3 as asked, memory>=100Gi: 3 of 8, 2 free"
     assert facts(needs, where, R.GPU_NO_MATCH) == text
     all_of_them = wants(9, selector=parse_selector("memory>=1Gi"))
     assert facts(all_of_them, where, R.GPU_NO_MATCH) == ": needs 9 GPUs, node has 8, 7 free"
+
+
+@pytest.mark.parametrize(
+    ("selector", "failed"),
+    [
+        ("memory>=80Gi", "memory>=80Gi: 0 of 8 (largest 79.6Gi)"),
+        ("memory>80Gi,compute>=10.0", "memory>80Gi: 0 of 8 (largest 79.6Gi), compute>=10.0: 0"),
+        ("compute>=9.1", "compute>=9.1: 0 of 8 (largest 9.0)"),
+        ("compute<9.0", "compute<9.0: 0 of 8 (smallest 9.0)"),
+        ("memory<=1Gi,mig=false", "memory<=1Gi: 0 of 8 (smallest 79.6Gi), "),
+        ("model=a100", "model=a100: 0 of 8, "),
+        ("memory>=1Gi,model=a100", "0 as asked, model=a100: 0 of 8, "),
+    ],
+)
+def test_the_term_that_fails_is_named_with_how_near_the_gpus_come(
+    selector: str, failed: str
+) -> None:
+    said = facts(wants(1, selector=parse_selector(selector)), scene(of(EIGHT)), R.GPU_NO_MATCH)
+    assert failed in said
+
+
+def test_a_label_of_a_model_that_fails_is_named() -> None:
+    said = facts(wants(1, labels=frozenset({"model-a100"})), scene(of(EIGHT)), R.GPU_NO_MATCH)
+    assert "0 as asked, model-a100: 0 of 8, " in said
 
 
 def test_how_many_are_lost() -> None:
@@ -111,7 +135,8 @@ def test_what_kubelet_could_choose() -> None:
     text = ": needs 3 nvidia.com/gpu, kubelet can choose among 2, 1 lost or unhealthy"
     assert facts(needs, where, R.GPU_LOST) == text
     picky = wants(1, requests=((RESOURCE, 1),), selector=parse_selector("memory>=40Gi"))
-    text = ": needs 1 nvidia.com/gpu, kubelet can choose among 2, 1 as asked, 1 lost or unhealthy"
+    text = ": needs 1 nvidia.com/gpu, kubelet can choose among 2, 1 as asked"
+    text += ", memory>=40Gi: 1 of 2, 1 lost or unhealthy"
     assert facts(picky, where, R.EXACT_UNAVAILABLE) == text
 
 

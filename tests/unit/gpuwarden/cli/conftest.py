@@ -3,14 +3,18 @@
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuwarden.cli import screen
 from gpuwarden.cli.app import run
 from tests.fakes.fleet_server import FakeFleetServer
 
+NOW_S = datetime(2026, 11, 27, 20, 2, tzinfo=UTC).timestamp()
+"""Two minutes after the messages of the tests."""
 REVOKED: dict[str, Any] = {
     "state": "revoked",
     "code": "INVENTORY_CHANGED",
@@ -53,6 +57,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("GPUWARDEN_SERVER", "GPUWARDEN_CONTROLLER_ID", "GPUWARDEN_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("SPIFFE_ENDPOINT_SOCKET", raising=False)
+    monkeypatch.setattr(screen, "wall_s", lambda: NOW_S)
 
     def ran(*arguments: str) -> Ran:
         capsys.readouterr()

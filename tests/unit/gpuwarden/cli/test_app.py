@@ -13,7 +13,6 @@ from tests.unit.gpuwarden.cli.conftest import Cli
     ("arguments", "code", "message"),
     [
         ("audit verify", 2, "audit verify needs a file or folder"),
-        ("audit verify /nowhere", 1, "/nowhere: no such file or folder"),
         ("audit verify /nowhere --expect 1", 2, "--expect: expected SEQ:DIGEST"),
         ("nope", 2, 'Unknown command "nope"'),
         ("nodes --nope", 2, "Unknown option: --nope."),
@@ -36,6 +35,31 @@ def test_wrong_command_lines(cli: Cli, arguments: str, code: int, message: str) 
     assert ran.err.startswith("gpuwarden: ")
 
 
+MISSING = "/nowhere/at-all"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        f"audit verify {MISSING}",
+        f"audit verify . --checkpoint {MISSING}",
+        f"audit verify . --key {MISSING}",
+        f"audit prove 1 {MISSING}",
+        f"audit consistency 1 2 {MISSING}",
+        f"audit reverify abcd --store {MISSING}",
+        f"audit reverify abcd --store . --bundle {MISSING}",
+        f"fit -f {MISSING}",
+        f"config print --process agent --config {MISSING}",
+        f"config validate --process controller --config {MISSING}",
+        f"nodes --server h:1 --svid {MISSING} --key {MISSING} --bundle {MISSING}",
+    ],
+)
+def test_a_file_that_is_missing_is_a_wrong_argument(cli: Cli, arguments: str) -> None:
+    ran = cli(*shlex.split(arguments))
+    assert (ran.code, ran.out) == (2, "")
+    assert MISSING in ran.err
+
+
 def test_help_names_every_command_and_exit_code(cli: Cli) -> None:
     ran = cli("--help")
     assert ran.code == 0
@@ -43,6 +67,19 @@ def test_help_names_every_command_and_exit_code(cli: Cli) -> None:
     assert all(f"{int(code)} " in ran.out for code in ExitCode)
     assert set(MEANING) == set(ExitCode)
     assert "diff: Show where two classes differ" in cli("class", "--help").out
+
+
+@pytest.mark.parametrize("words", ["", *COMMANDS, *(x.partition(" ")[0] for x in COMMANDS)])
+def test_help_fits_a_terminal_and_has_an_example(cli: Cli, words: str) -> None:
+    lines = cli(*words.split(), "--help").lines
+    assert [x for x in lines if len(x.rstrip()) > 80] == []
+    assert any(x.startswith(("Example: gpuwarden", "Example: source")) for x in lines)
+
+
+def test_further_lines_of_an_entry_are_indented(cli: Cli) -> None:
+    lines = cli("gpus", "--help").lines
+    at = next(n for n, x in enumerate(lines) if x.startswith("  --state"))
+    assert lines[at + 1].startswith("      ")
 
 
 @pytest.mark.parametrize("words", COMMANDS)

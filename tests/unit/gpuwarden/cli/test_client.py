@@ -35,7 +35,7 @@ def test_a_socket_that_nobody_serves(cli: Cli, tmp_path: Path) -> None:
         (Refusal(ReasonCode.ROLE_DENIED, "role agent"), 4),
         (Refusal(ReasonCode.CHAIN_INVALID, "x"), 4),
         (Refusal(ReasonCode.CONTROLLER_NOT_READY, "x"), 5),
-        (Refusal(ReasonCode.REQ_INVALID, "bad\x1b"), 1),
+        (Refusal(ReasonCode.REQ_INVALID, "bad\x1b"), 2),
     ],
 )
 def test_a_refusal_has_its_exit_code_and_text(

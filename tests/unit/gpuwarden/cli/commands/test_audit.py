@@ -71,7 +71,7 @@ def test_a_flipped_byte_is_found(cli: Cli, plain_folder: Path) -> None:
     ran = cli("audit", "verify", str(path))
     assert ran.code == 3
     assert "Result:  broken\nRecord:  1\n" in ran.out
-    assert f"Where:   {path}:1\n" in ran.out
+    assert ["Where:", f"{path}:1"] == ran.out.split()[4:6]
 
 
 def test_a_cut_log_does_not_have_the_expected_head(cli: Cli, plain_folder: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_pipe_in_the_folder_holds_nobody_up(cli: Cli, tmp_path: Path, command:
         ran = cli("audit", *command.split(), str(place))
         hint = ", or - for standard input" if place == pipe and "verify" in command else ""
         says = f"gpuwarden: {pipe} is a named pipe; expected a regular file{hint}\n"
-        assert (ran.code, ran.err) == (1, says)
+        assert (ran.code, ran.err) == (2, says)
 
 
 class Input(io.TextIOWrapper):
@@ -271,7 +271,7 @@ def test_verify_finds_a_log_that_was_rewritten(cli: Cli, folder: Path) -> None:
     ran = cli("audit", "verify", str(folder))
     assert ran.code == 3
     assert "Record:  10\n" in ran.out
-    assert "at least one behind record 4 is not what was signed" in ran.out
+    assert "at least one behind record 4 is not what was signed" in " ".join(ran.out.split())
 
 
 def test_verify_compares_with_a_pinned_key(cli: Cli, folder: Path, tmp_path: Path) -> None:
@@ -313,17 +313,17 @@ def test_verify_compares_with_a_checkpoint_from_elsewhere(
         ("verify {folder} --key {junk}", 2, "expected an Ed25519 public key in PEM"),
         ("verify {folder} --key {ec}", 2, "expected an Ed25519 public key in PEM"),
         ("verify {folder} --key {bad}", 2, "expected an Ed25519 public key in PEM"),
-        ("verify {folder} --key /nowhere", 1, "/nowhere"),
+        ("verify {folder} --key /nowhere", 2, "/nowhere"),
         ("verify {folder} --checkpoint {junk}", 2, "--checkpoint: not a signed note"),
-        ("verify {folder} --checkpoint /nowhere", 1, "/nowhere"),
+        ("verify {folder} --checkpoint /nowhere", 2, "/nowhere"),
         ("prove 3", 2, "audit prove needs a file or folder"),
-        ("prove 3 /nowhere", 1, "/nowhere: no such file or folder"),
+        ("prove 3 /nowhere", 2, "/nowhere: no such file or folder"),
         ("prove 11 {folder}", 3, "record 11 is not among those"),
         ("prove 1 {broken}", 3, "the log is broken at record 2"),
         ("consistency 1 2", 2, "audit consistency needs a file or folder"),
         ("consistency 3 12 {folder}", 3, "the last record"),
         ("consistency {junk} 4 {folder}", 3, "no checkpoint signed by a key of this log"),
-        ("consistency /nowhere 4 {folder}", 1, "/nowhere"),
+        ("consistency /nowhere 4 {folder}", 2, "/nowhere"),
         ("consistency {other} 9 {folder}", 3, "its root differs"),
         ("consistency 4 {other} {folder}", 3, "its root differs"),
     ],

@@ -15,24 +15,24 @@ from tests.unit.gpuwarden.cli.conftest import Cli
 def test_classes_are_listed(ask: Cli, fleet: FakeFleetServer) -> None:
     one = class_message(names=["h100"])
     fleet.classes = [one, pb.Class(names=["set"], level="L1", hashes=["x", "y"])]
-    ran = ask("class", "list")
-    digits = one.attestation_hash.removeprefix("v1:sha256:")[:12]
+    ran = ask("classes")
+    digits = one.attestation_hash.removeprefix("v1:sha256:")[:8]
     assert ran.lines[1].split() == [digits, "h100", "L0", "1", "8"]
-    assert ran.lines[2].split() == ["set", "set", "L1", "0", "0"]
-    assert ask("class", "list", "-o", "name").out == f"{one.attestation_hash}\nset\n"
-    assert one.attestation_hash in ask("class", "list", "-o", "wide").out
-    assert json.loads(ask("class", "list", "-o", "json").out)["classes"][1]["document"] is None
+    assert ran.lines[2].split() == ["set", "-", "L1", "0", "0"]
+    assert ask("classes", "-o", "name").out == f"{one.attestation_hash}\nset\n"
+    assert one.attestation_hash in ask("classes", "-o", "wide").out
+    assert json.loads(ask("classes", "-o", "json").out)["classes"][1]["document"] is None
 
 
 def test_no_classes(ask: Cli) -> None:
-    assert ask("class", "list").out == "No classes.\n"
+    assert ask("classes").out == "No classes.\n"
 
 
 def test_a_class_is_shown_with_its_document(ask: Cli, fleet: FakeFleetServer) -> None:
     one = class_message()
     fleet.classes = [one]
     out = ask("class", "show", one.attestation_hash).out
-    assert f"Class:  {one.attestation_hash}\n" in out
+    assert f"Class:\n    {one.attestation_hash}\n" in out
     assert "platform.driver:    570.86.10\n" in out
     assert "gpus[0].memoryMiB:  81559\n" in out
     assert "gpus[0].ecc:        true\n" in out

@@ -33,12 +33,108 @@ EXPLANATION = pb.ExplainNodeResponse(
 def test_a_node_is_explained(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.explanations = {"gpu-a1": EXPLANATION}
     out = ask("explain", "node", "gpu-a1").out
-    assert "Cause:         A GPU was added or swapped" in out
-    assert "What to do:    Look at the change with `gpuwarden node show NODE`" in out
-    assert "Findings:\n  lease: ended\n  enrolled GPUs: differ\\x1b\n" in out
-    assert "2026-11-27T20:01:00.000Z   16     INVENTORY_CHANGED   3       GPU added\n" in out
-    assert 'Enrolled identity:\n  {"cluster":"other"}\n' in out
-    assert 'Identity of the last acceptance:\n  {"cluster":"prod"}\n' in out
+    assert out.startswith(
+        "gpu-a1 is revoked: INVENTORY_CHANGED, 60s ago\n"
+        "  a card was swapped\n"
+        "  L0, class abababab, 8 GPUs, mode env, accepted 2m ago\n"
+        "  lease: ended\n"
+        "  enrolled GPUs: differ\\x1b\n"
+        "  clock is 40 s ahead\n"
+        "\n"
+        "Cause:       A GPU was added or swapped"
+    )
+    assert "What to do:  Look at the change with `gpuwarden node show gpu-a1`;" in out
+    assert "\n60s  INVENTORY_CHANGED  3      GPU added\n" in out
+    assert "{" not in out
+    wide = ask("explain", "node", "gpu-a1", "-o", "wide").out
+    assert "2026-11-27T20:01:00.000Z  16    GPU added\n" in wide
+
+
+def _denied(actor: str = "controller") -> pb.Denial:
+    at = "2026-11-27T19:00:00.000Z"
+    return pb.Denial(code="INVENTORY_CHANGED", reason="why\x1b", actor=actor, at=at)
+
+
+CANDIDATE = pb.Candidate(code="INVENTORY_CHANGED", changes=[pb.PinChange(change="added")])
+LOST = pb.Candidate(code="GPU_LOST", changes=[pb.PinChange(change="removed")])
+RELEASE = '    gpuwarden node release gpu-a1 --reason "…"'
+ACCEPT = '    gpuwarden node accept gpu-a1 --reason "…"'
+
+
+@pytest.mark.parametrize(
+    ("state", "enrollment", "lines"),
+    [
+        ("eligible", pb.Enrollment(), []),
+        ("revoked", pb.Enrollment(), []),
+        (
+            "quarantined",
+            pb.Enrollment(denial=_denied(), candidate=CANDIDATE),
+            [
+                "  where the new hardware is meant to be there:",
+                ACCEPT,
+                "  where the enrolled hardware is back:",
+                RELEASE,
+            ],
+        ),
+        ("quarantined", pb.Enrollment(denial=_denied()), ["  once its cause is gone:", RELEASE]),
+        (
+            "eligible",
+            pb.Enrollment(candidate=LOST),
+            ["  where the GPU is gone for good:", ACCEPT],
+        ),
+        (
+            "eligible",
+            pb.Enrollment(faults=[pb.GpuFault(gpu="GPU-a", xid=48)]),
+            ["  once the GPU was reset:", RELEASE],
+        ),
+        *(
+            (
+                state,
+                pb.Enrollment(),
+                [
+                    "  to see whether its agent runs:",
+                    "    kubectl get pods -A -o wide --field-selector spec.nodeName=gpu-a1",
+                ],
+            )
+            for state in ("stale", "unknown")
+        ),
+    ],
+)
+def test_the_next_command_is_named_whole_on_a_line(
+    ask: Cli, fleet: FakeFleetServer, state: str, enrollment: pb.Enrollment, lines: list[str]
+) -> None:
+    found = pb.ExplainNodeResponse(node=node_message(state=state), enrollment=enrollment)
+    fleet.explanations = {"gpu-a1": found}
+    ran = ask("explain", "node", "gpu-a1")
+    at = ran.lines.index("Next:") + 1 if "Next:" in ran.lines else len(ran.lines)
+    assert ran.lines[at : at + len(lines)] == lines
+    assert ("Next:" in ran.lines) == bool(lines)
+    assert not any(len(x) > 80 for x in ran.lines)
+
+
+def test_who_has_quarantined_a_node_and_why(ask: Cli, fleet: FakeFleetServer) -> None:
+    node = node_message(state="quarantined", code="INVENTORY_CHANGED", detail="why\x1b")
+    enrollment = pb.Enrollment(denial=_denied("spiffe://x/operator/ann"))
+    fleet.explanations = {"gpu-a1": pb.ExplainNodeResponse(node=node, enrollment=enrollment)}
+    out = ask("explain", "node", "gpu-a1").out
+    head = "gpu-a1 is quarantined: INVENTORY_CHANGED, 62m ago by spiffe://x/operator/ann\n"
+    assert out.startswith(f"{head}  why\\x1b\n  L0,")
+
+
+def test_what_changed_and_when_is_told(ask: Cli, fleet: FakeFleetServer) -> None:
+    change = pb.ClassChange(
+        at="2026-11-27T20:01:00.000Z",
+        old_hash="v1:sha256:" + "ab" * 32,
+        new_hash="v1:sha256:" + "cd" * 32,
+        facts=[pb.FactChange(path="gpus[0].vbios", old="96.00.74.00.11", new="96.00.74.00.99")],
+    )
+    found = pb.ExplainNodeResponse(node=node_message(), class_changes=[change])
+    fleet.explanations = {"gpu-a1": found}
+    assert ask("explain", "node", "gpu-a1").lines[-3:] == [
+        "Its class changed 60s ago, at 2026-11-27T20:01:00.000Z: abababab to cdcdcdcd",
+        "FACT           BEFORE          NOW",
+        "gpus[0].vbios  96.00.74.00.11  96.00.74.00.99",
+    ]
 
 
 def test_a_healthy_node_is_explained_briefly(ask: Cli, fleet: FakeFleetServer) -> None:
@@ -107,10 +203,12 @@ def test_a_pod_that_has_its_gpu(ask: Cli, fleet: FakeFleetServer) -> None:
         "Guarantee now:    node: protection is off",
     ]
     rows = [line.split() for line in ran.lines]
-    assert ["nvml", "reached", AT, "GPU-a", "ledger", "abababababababab"] in rows
+    assert ["nvml", "reached", "2m", "ledger", "GPU-a"] in rows
+    wide = [line.split() for line in ask("explain", "pod", "team-a/train-0", "-o", "wide").lines]
+    assert ["nvml", "reached", "2m", "ledger", AT, "ab" * 32, "GPU-a", "GPU-a"] in wide
     assert ["required:", "of", "required"] in rows
-    assert f"In this replica's audit log since {AT}:" in ran.lines
-    assert [AT, "7", "bind.decision", "allowed", "-", "gpu-1", "-"] in rows
+    assert f"In this replica's audit log since 2m ago, {AT}:" in ran.lines
+    assert ["2m", "7", "bind.decision", "allowed", "gpu-1", "-"] in rows
     assert "Rejected" not in ran.out
 
 
@@ -120,9 +218,30 @@ def test_a_pod_that_waits_for_a_node(ask: Cli, fleet: FakeFleetServer) -> None:
     assert ran.code == 3
     rows = [line.split() for line in ran.lines]
     assert "Nodes that would pass now: 0" in ran.lines
-    assert ["2", "GPU_BUSY", "no", "free", "GPU", "gpu-1,gpu-2"] in rows
+    assert ["2", "GPU_BUSY", "gpu-1:", "no", "free", "GPU"] in rows
+    assert "gpu-1,gpu-2" in ask("explain", "pod", "train-0", "-o", "wide").out
     assert "What to do: " in ran.out
-    assert f"Nothing about it in this replica's audit log since {AT}." in ran.lines
+    text = f"Nothing about it in this replica's audit log since 2m ago, {AT}."
+    assert text in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("detail", "nodes", "shown"),
+    [
+        ("gpu-1: no free GPU", ["gpu-1", "gpu-2"], "gpu-1: no free GPU"),
+        ("no free GPU", ["gpu-1"], "gpu-1: no free GPU"),
+        ("", ["gpu-1"], "gpu-1"),
+        ("no free GPU", [], "no free GPU"),
+    ],
+)
+def test_an_example_of_a_rejection_names_its_node_once(
+    ask: Cli, fleet: FakeFleetServer, detail: str, nodes: list[str], shown: str
+) -> None:
+    one = placement_pb2.Rejection(code="NODE_REFUSED", detail=detail, count=1, nodes=nodes)
+    fleet.accounts["default/train-0"] = account(*WAITING, rejections=[one])
+    out = ask("explain", "pod", "train-0").out
+    assert f"\n1      NODE_REFUSED  {shown}\n" in out
+    assert f"`gpuwarden explain node {nodes[0] if nodes else 'NODE'}`" in " ".join(out.split())
 
 
 def test_a_pod_that_would_pass_somewhere(ask: Cli, fleet: FakeFleetServer) -> None:

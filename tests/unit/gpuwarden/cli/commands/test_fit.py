@@ -37,14 +37,20 @@ def test_where_a_pod_fits(ask: Cli, fleet: FakeFleetServer, pod: str) -> None:
         "The pod requires:",
         "  attested class v1:sha256:ab",
         "",
-        "NODE     FITS   SCORE   GUARANTEE   REASON          DETAIL",
-        "gpu-a1   yes    7       exact       -               -",
-        "gpu-b1   no     -       -           HASH_MISMATCH   another class",
+        "NODE    FITS  GUARANTEE  REASON         DETAIL",
+        "gpu-a1  yes   exact      -              -",
+        "gpu-b1  no    -          HASH_MISMATCH  another class",
     ]
     [request] = fleet.asked
     assert isinstance(request, pb.FitPodRequest)
     assert request.namespace == "team-a"
     assert json.loads(request.pod_json)["metadata"]["creationTimestamp"] == "2026-11-27T10:00:00Z"
+
+
+def test_scores_are_shown_on_request(ask: Cli, fleet: FakeFleetServer, pod: str) -> None:
+    fleet.fit = FIT
+    row = ask("fit", "-f", pod, "-o", "wide").lines[4].split()
+    assert row[:4] == ["gpu-a1", "yes", "7", "exact"]
 
 
 def test_where_a_pod_fits_by_name(ask: Cli, fleet: FakeFleetServer, pod: str) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from datetime import datetime
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from gpuwarden.wire.v1 import operator_pb2 as ops
 from tests.builders.fleet_messages import gpu_message, node_message
 from tests.builders.inventory import gpu_uuid
 from tests.fakes.fleet_server import FakeFleetServer, changes
-from tests.unit.gpuwarden.cli.conftest import REVOKED, Cli, Terminal
+from tests.unit.gpuwarden.cli.conftest import NOW_S, REVOKED, Cli, Terminal
 
 HOSTILE = "\x1b[31mevil\x1b[0m\nforged   eligible"
 
@@ -23,14 +24,13 @@ def test_nodes_are_listed(ask: Cli, fleet: FakeFleetServer) -> None:
     ran = ask("nodes")
     assert ran.code == 0
     assert ran.lines[0].split() == [
-        "NAME", "STATE", "LEVEL", "GPUS", "PRODUCTS", "CLASS", "FRESH", "REASON",
+        "NAME", "STATE", "LEVEL", "GPUS", "CLASS", "SEEN", "REASON",
     ]  # fmt: skip
     assert ran.lines[1].split() == [
-        "gpu-a1", "eligible", "L0", "8", "NVIDIA", "H100", "80GB", "HBM3", "abababababab", "62s",
-        "-",
+        "gpu-a1", "eligible", "L0", "8", "abababab", "2m", "-",
     ]  # fmt: skip
     assert ran.lines[2].split()[:4] == ["gpu-b1", "revoked", "L0", "7/8"]
-    assert ran.lines[2].split()[-2:] == ["-", "INVENTORY_CHANGED"]
+    assert ran.lines[2].split()[-2:] == ["2m", "INVENTORY_CHANGED"]
 
 
 def test_wide_nodes_say_more(ask: Cli, fleet: FakeFleetServer) -> None:
@@ -39,6 +39,7 @@ def test_wide_nodes_say_more(ask: Cli, fleet: FakeFleetServer) -> None:
     assert "DRIVER" in ran.lines[0]
     assert "570.86.10" in ran.lines[1]
     assert "a card was swapped" in ran.lines[1]
+    assert "NVIDIA H100 80GB HBM3" in ran.lines[1]
 
 
 def test_nodes_by_name(ask: Cli, fleet: FakeFleetServer) -> None:
@@ -61,12 +62,68 @@ def test_no_nodes(ask: Cli) -> None:
     assert ask("nodes").out == "No nodes.\n"
 
 
-def test_warnings_go_to_standard_error(ask: Cli, fleet: FakeFleetServer) -> None:
-    fleet.not_ready = "CONTROLLER_NOT_READY: first round"
-    fleet.warnings = ["InsecureStaticNodes\x1b"]
+def test_what_makes_the_list_incomplete_goes_to_standard_error_and_no_other_warning(
+    ask: Cli, fleet: FakeFleetServer
+) -> None:
+    fleet.warnings = ["InsecureStaticNodes"]
+    assert ask("nodes").err == ""
+    fleet.not_ready = "CONTROLLER_NOT_READY: first\x1b round"
     assert ask("nodes").err == (
-        "warning: CONTROLLER_NOT_READY: first round\nwarning: InsecureStaticNodes\\x1b\n"
+        "warning: nothing is decided yet: CONTROLLER_NOT_READY: first\\x1b round\n"
     )
+
+
+def _chosen(ask: Cli, *options: str) -> list[str]:
+    ran = ask("nodes", "-o", "name", *options)
+    assert ran.code == 0
+    return ran.lines
+
+
+def test_nodes_are_chosen_by_state_class_and_label(ask: Cli, fleet: FakeFleetServer) -> None:
+    a, b = "v1:sha256:" + "a" * 64, "v1:sha256:" + "b" * 64
+    fleet.nodes = [
+        node_message("a", attestation_hash=a, gpus=[gpu_message(labels=["big", "new"])]),
+        node_message("b", attestation_hash=b, state="stale"),
+        node_message("c", state="quarantined", gpus=[gpu_message(labels=["big"])]),
+        node_message("d", gpus=[gpu_message(labels=["new"]), gpu_message(labels=["big"])]),
+    ]
+    fleet.classes = [
+        pb.Class(names=["both"], hashes=[a, b]),
+        pb.Class(attestation_hash=a, names=["one"]),
+    ]
+    assert _chosen(ask, "--state", "stale", "--state", "quarantined") == ["b", "c"]
+    assert _chosen(ask, "--class", "both") == ["a", "b"]
+    assert _chosen(ask, "--class", "one") == ["a"]
+    assert _chosen(ask, "-l", "big") == ["a", "c", "d"]
+    assert _chosen(ask, "-l", "big,new") == ["a"]
+    assert _chosen(ask, "-l", "big", "--label", "new", "--class", "both") == ["a"]
+    assert _chosen(ask, "--class", "both", "--state", "quarantined") == []
+    assert [
+        x["name"] for x in json.loads(ask("nodes", "--class", "one", "-o", "json").out)["nodes"]
+    ] == ["a"]
+
+
+def test_a_state_or_class_that_does_not_exist_is_refused(ask: Cli) -> None:
+    assert ask("nodes", "--state", "healthy").code == 2
+    ran = ask("nodes", "--class", "nope")
+    assert (ran.code, ran.out, ran.err) == (1, "", "gpuwarden: no class 'nope'\n")
+
+
+def test_a_watch_shows_a_chosen_node_once_more_when_it_leaves_the_choice(
+    ask: Cli, fleet: FakeFleetServer
+) -> None:
+    revoked = [node_message(x, **REVOKED) for x in ("gpu-a1", "gpu-b1")]
+    later = [
+        pb.WatchNodesResponse(node=x) for x in (revoked[0], revoked[0], node_message("gpu-b1"))
+    ]
+    fleet.changes = changes([node_message("gpu-a1"), revoked[1]], *later)
+    lines = ask("nodes", "--watch", "--state", "eligible").lines
+    assert [x.split()[1:3] for x in lines] == [
+        ["NAME", "STATE"],
+        ["gpu-a1", "eligible"],
+        ["gpu-a1", "revoked"],
+        ["gpu-b1", "eligible"],
+    ]
 
 
 @pytest.mark.parametrize("format_", ["table", "wide", "json", "yaml", "name"])
@@ -86,13 +143,15 @@ def test_watch_prints_nodes_and_then_changes(ask: Cli, fleet: FakeFleetServer) -
     gone = pb.WatchNodesResponse(node=node_message("gpu-b1"), removed=True)
     fleet.changes = changes([node_message("gpu-a1"), node_message("gpu-b1")], later, gone)
     ran = ask("nodes", "--watch")
-    assert [line.split()[:2] for line in ran.lines] == [
-        ["NAME", "STATE"],
-        ["gpu-a1", "eligible"],
-        ["gpu-b1", "eligible"],
-        ["gpu-a1", "revoked"],
-        ["gpu-b1", "removed"],
+    time = datetime.fromtimestamp(NOW_S).strftime("%H:%M:%S")  # noqa: DTZ006 - as people read it
+    assert [line.split()[:3] for line in ran.lines] == [
+        ["TIME", "NAME", "STATE"],
+        [time, "gpu-a1", "eligible"],
+        [time, "gpu-b1", "eligible"],
+        [time, "gpu-a1", "revoked"],
+        [time, "gpu-b1", "removed"],
     ]
+    assert all(len(x) <= 80 for x in ran.lines)
     assert (ran.code, ran.err) == (5, "gpuwarden: the controller is going away\n")
 
 
@@ -114,8 +173,10 @@ def test_one_node_is_shown_with_its_gpus(ask: Cli, fleet: FakeFleetServer) -> No
     assert "Name:          gpu-a1\n" in out
     assert "Reason:        INVENTORY_CHANGED a card was swapped\n" in out
     assert "Warning:       clock is 40 s ahead\n" in out
-    assert f"0       {gpu_uuid(1)}   1654223000000   NVIDIA H100" in out
-    assert "79.6Gi" in out
+    assert "\n0    GPU-00000001  H100 80GB HBM3  " in out
+    wide = ask("node", "show", "gpu-a1", "-o", "wide").out
+    assert gpu_uuid(1) in wide
+    assert "79.6Gi" in wide
 
 
 def test_a_node_without_evidence_shows_what_there_is(ask: Cli, fleet: FakeFleetServer) -> None:
@@ -155,7 +216,9 @@ def use_message() -> pb.GpuUse:
     held = {"namespace": "team-a", "container": "main", "resource": "nvidia.com/gpu"}
     return pb.GpuUse(
         allocations_read=True,
-        allocations=[pb.Allocation(pod="job-0", device=f"{gpu_uuid(1)}::3", **held)],
+        allocations=[
+            pb.Allocation(pod="job-0", device=f"{gpu_uuid(1)}::3", uuid=gpu_uuid(1), **held)
+        ],
         processes_read=True,
         processes=[pb.GpuProcess(gpu=gpu_uuid(1), pid=4711), pb.GpuProcess(pod_uid="4f1f6b1c")],
     )
@@ -167,10 +230,11 @@ def test_who_uses_a_node_is_shown(ask: Cli, fleet: FakeFleetServer) -> None:
     at = lines.index("Allocated by kubelet:")
     assert lines[at + 1].split() == ["NAMESPACE", "POD", "CONTAINER", "RESOURCE", "DEVICE"]
     assert lines[at + 2].split() == [
-        "team-a", "job-0", "main", "nvidia.com/gpu", f"{gpu_uuid(1)}::3",
+        "team-a", "job-0", "main", "nvidia.com/gpu", "GPU-00000001",
     ]  # fmt: skip
+    assert f"{gpu_uuid(1)}::3" in ask("node", "show", "gpu-a1", "-o", "wide").out
     at = lines.index("Processes on GPUs:")
-    assert lines[at + 2].split() == ["4711", gpu_uuid(1), "-"]
+    assert lines[at + 2].split() == ["4711", "GPU-00000001", "-"]
     assert lines[at + 3].split()[-1] == "4f1f6b1c"
 
 
@@ -241,15 +305,14 @@ def enrollment(fleet: FakeFleetServer) -> pb.Enrollment:
 SHOWN = [
     "Enrolled:           2 GPUs, 1 of them by an operator",
     "Enrolled node UID:  uid-1",
-    (
-        "Quarantined:        INVENTORY_CHANGED by the controller at 2026-11-27T20:01:00.000Z: "
-        "GPU-new is not one of the 2 enrolled GPUs"
-    ),
+    "Quarantined:        INVENTORY_CHANGED by the controller 60s ago,",
+    "                    2026-11-27T20:01:00.000Z: GPU-new is not one of the 2",
+    "                    enrolled GPUs",
     "",
     "Waits for an operator:",
-    "CHANGE    SUBJECT       ENROLLED   OFFERED",
-    "removed   GPU-old       1          -",
-    "added     GPU-new\\x1b   -          2",
+    "CHANGE   SUBJECT      ENROLLED  OFFERED",
+    "removed  GPU-old      1         -",
+    "added    GPU-new\\x1b  -         2",
     "1 kept, shown by evidence abababababababab",
 ]
 
@@ -409,7 +472,7 @@ class TestRelease:
         ran = ask("node", "release", NODE, *WHY, "--yes")
         assert (ran.code, ran.err) == (
             1,
-            f"gpuwarden: {NODE} is not quarantined; see `gpuwarden explain node`\n",
+            f"gpuwarden: {NODE} is not quarantined; `gpuwarden explain node {NODE}` says more\n",
         )
 
 

@@ -1,16 +1,21 @@
 """`version` and `completion`."""
 
 import json
+import shlex
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from gpuwarden import __version__
+from gpuwarden.cli.app import COMMANDS, build
+from gpuwarden.cli.completion import ARGUMENTS, OPTIONS
 from tests.unit.gpuwarden.cli.conftest import Cli
 
 
 def test_version(cli: Cli) -> None:
+    assert cli("--version").out == f"gpuwarden {__version__}, protocol 1\n"
     assert cli("version").out == f"gpuwarden {__version__}, protocol 1\n"
     assert cli("version", "-o", "name").out == f"{__version__}\n"
     assert json.loads(cli("version", "-o", "json").out) == {
@@ -30,3 +35,59 @@ def test_completion_knows_the_commands(cli: Cli, shell: str) -> None:
 def test_bash_takes_its_completion(cli: Cli) -> None:
     script = cli("completion", "bash").out
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)  # noqa: S607 - the shell of the person
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("line", "asked", "completed"),
+    [
+        ("gpuwarden node show gpu-", "nodes", ["gpu-a1", "gpu-b1"]),
+        ("gpuwarden node release gpu-b", "nodes", ["gpu-b1"]),
+        ("gpuwarden explain node x", "nodes", []),
+        ("gpuwarden gpus --node gpu-a", "nodes", ["gpu-a1"]),
+        ("gpuwarden nodes --class gpu-a", "classes", ["gpu-a1"]),
+        ("gpuwarden class diff gpu-a1 gpu-b", "classes", ["gpu-b1"]),
+        ("gpuwarden reservation release gpu-a", "gpus", ["gpu-a1"]),
+        ("gpuwarden node show $", "nodes", [r"\$\(touch\ %s\)"]),
+        ("gpuwarden node show gpu-a1 gpu-", "", []),
+        ("gpuwarden node sh", "", ["show"]),
+        ("gpuwarden node show --ser", "", ["--server"]),
+    ],
+)
+def test_bash_completes_names_that_the_controller_knows(
+    cli: Cli, tmp_path: Path, line: str, asked: str, completed: list[str]
+) -> None:
+    script, touched, log = cli("completion", "bash").out, tmp_path / "touched", tmp_path / "log"
+    words = line.split(" ")
+    names = f"gpu-a1\ngpu-b1\n$(touch {touched})"
+    fake = f"gpuwarden() {{ echo \"$1\" > {log}; printf '%s\\n' {shlex.quote(names)}; }}"
+    code = f"""
+{script}
+{fake}
+COMP_WORDS=({" ".join(map(shlex.quote, words))}) COMP_CWORD={len(words) - 1}
+$(complete -p gpuwarden | sed 's/.*-F \\([a-z_]*\\).*/\\1/')
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    ran = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)  # noqa: S607 - the shell of the person
+    wanted = [x.replace("%s", str(touched)) for x in completed]
+    assert ran.stdout.split("\n")[:-1] == (wanted or [""])
+    assert (log.read_text().strip() if log.exists() else "") == asked
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_ask_the_same_lists(cli: Cli, shell: str) -> None:
+    script = cli("completion", shell).out
+    assert "-o name --timeout 2" in script
+    for words in (*ARGUMENTS, "--node" if shell == "zsh" else "-l node"):
+        assert words in script
+
+
+def test_every_command_that_names_something_is_completed() -> None:
+    for words in ARGUMENTS:
+        assert words in COMMANDS
+    for name, (of, commands) in OPTIONS.items():
+        assert of in COMMANDS
+        for words in commands:
+            line = [*words.split(), f"--{name}", "x"]
+            build().parse_args(line, exit_on_error=False, print_error=False)

@@ -42,10 +42,10 @@ def test_reservations_are_listed_by_namespace_and_pod(ask: Cli, fleet: FakeFleet
     ran = ask("reservations")
     assert ran.code == 0
     assert [line.split() for line in ran.lines] == [
-        ["NAMESPACE", "POD", "STATE", "NODE", "GPUS", "ORIGIN", "SHARED", "AGE"],
-        ["other", "z", "Confirmed", "gpu-1", "GPU-a", "gate", "-", "119s"],
-        ["team-a", "a", "Confirmed", "gpu-1", "GPU-a", "gate", "gpu-1:0", "-"],
-        ["team-a", "b", "Confirmed", "gpu-1", "GPU-a", "gate", "-", "2h"],
+        ["NAMESPACE", "POD", "STATE", "NODE", "AGE", "GPUS"],
+        ["other", "z", "Confirmed", "gpu-1", "119s", "GPU-a"],
+        ["team-a", "a", "Confirmed", "gpu-1", "-", "GPU-a"],
+        ["team-a", "b", "Confirmed", "gpu-1", "2h", "GPU-a"],
     ]
     assert [x.after for x in fleet.asked if isinstance(x, pb.ListReservationsRequest)] == [
         "",
@@ -61,16 +61,27 @@ def test_state_and_holders_of_a_gpu_are_shown(ask: Cli, fleet: FakeFleetServer) 
         pb.ReservedGpu(uuid="GPU-c"),
     ]
     fleet.reservations = [reservation(state="Releasing", gpus=gpus)]
-    assert "GPU-a,GPU-b(3 holders),GPU-c(no record)" in ask("reservations").lines[1]
+    text = " ".join(ask("reservations").out.split())
+    assert text.endswith("GPU-a, GPU-b (3 holders), GPU-c (no record)")
 
 
 def test_wide_reservations_say_more(ask: Cli, fleet: FakeFleetServer) -> None:
-    fleet.reservations = [reservation(adopted=True)]
-    assert ask("reservations", "-o", "wide").lines[1].split()[-3:] == [
-        "yes",
-        "uid-of-train-0",
-        "v1.k1.train-0",
+    whole = "GPU-5d2b0c1e-8f1f-4f3e-9d0a-6f0f0a4b7c11"
+    gpus = [pb.ReservedGpu(uuid=whole, state="Confirmed", holders=1)]
+    fleet.reservations = [reservation(adopted=True, share_group="gpu-1:0", gpus=gpus)]
+    assert ask("reservations", "-o", "wide").lines[1].split()[5:] == [
+        *("gate", "gpu-1:0", "yes", "uid-of-train-0", "v1.k1.train-0", whole, "GPU-5d2b0c1e"),
     ]
+    assert ask("reservations").lines[1].split()[-1] == "GPU-5d2b0c1e"
+
+
+def test_reservations_are_chosen_by_state(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.reservations = [
+        reservation(x, id=x, state=x) for x in ("Confirmed", "Proposed", "Releasing")
+    ]
+    chosen = ask("reservations", "--state", "Releasing", "--state", "Confirmed", "-o", "name")
+    assert chosen.out == "Confirmed\nReleasing\n"
+    assert ask("reservations", "--state", "Gone").code == 2
 
 
 @pytest.mark.parametrize("format_", ["json", "yaml"])
@@ -114,7 +125,7 @@ def test_hostile_names_do_not_reach_the_terminal(
     assert all(x.isprintable() or x == "\n" for x in out)
     assert "forged" in out
     if format_ in {"table", "wide"}:
-        assert len(out.splitlines()) == 2
+        assert not [x for x in out.splitlines() if x.startswith("forged")]
 
 
 GPU = "GPU-a"
@@ -156,6 +167,17 @@ class TestRelease:
         assert (ran.code, ran.err) == (0, f"{NAMELESS}\n")
         assert ran.out == "GPU-a: released from team-a/train-0 on gpu-1\n"
         assert sent(fleet) == [SENT]
+
+    def test_a_beginning_of_the_uuid_is_enough(self, ask: Cli, fleet: FakeFleetServer) -> None:
+        one = "GPU-5d2b0c1e-8f1f-4f3e-9d0a-6f0f0a4b7c11"
+        fleet.reservations = [held(gpu=one), held("v1.k1.y", gpu=f"{one[:-1]}2")]
+        short = ("reservation", "release", "gpu-5D2B0C1E", *BY_POD[3:], "--yes")
+        ran = ask(*short)
+        assert (ran.code, sent(fleet)) == (2, [])
+        assert ran.err == "gpuwarden: gpu-5D2B0C1E begins 2 UUIDs: give more of it\n"
+        del fleet.reservations[1]
+        assert ask(*short).out.startswith(f"{one}: released")
+        assert [x.gpu for x in sent(fleet)] == [one]
 
     def test_the_name_of_who_acts_is_sent_as_a_claim(
         self, ask: Cli, fleet: FakeFleetServer

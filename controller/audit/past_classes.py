@@ -1,0 +1,125 @@
+"""Attestation classes that nodes had earlier, from the audit log and the evidence archived with it.
+
+The log says when a node got which class. The document comes from the archived evidence of that
+record and counts only if it has the hash of the record. Bounded by what the log's end and the
+archive still hold. Reads files; call it on a thread.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from controller.audit.reading import TAIL_BYTES, recent_records
+from gpuwarden.audit.archived_evidence import (
+    CITED_FOLDER,
+    FOLDER,
+    MAX_ARCHIVED_EVIDENCE_BYTES,
+    ArchivedEvidenceError,
+    read_archived_evidence,
+)
+from gpuwarden.audit.record import LogRecord, RecordKind
+from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.evidence.class_document import (
+    ClassDocument,
+    NoDocumentError,
+    attestation_hash,
+    class_document,
+)
+from gpuwarden.evidence.model import Evidence
+from gpuwarden.evidence.strict_json import DecodeError, decode
+from gpuwarden.regular_file import open_to_read
+
+MOST_CHANGES: Final = 4
+"""Changes of one node that are told."""
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_PREFIX: Final = "v1:sha256:"
+
+
+@dataclass(frozen=True, slots=True)
+class PastClass:
+    """A class, as a node once had it."""
+
+    attestation_hash: str
+    level: str
+    document: ClassDocument | None
+    """None where the evidence is not kept any more."""
+
+    @property
+    def text(self) -> str:
+        """RFC 8785 JSON of the document; empty for none."""
+        return "" if self.document is None else canonical_json(self.document).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassChange:
+    """A node's evidence began to have another class."""
+
+    at: str
+    """RFC 3339."""
+    before: PastClass
+    after: PastClass
+
+
+class PastClasses:
+    """The classes of one log."""
+
+    def __init__(self, folder: Path, trust_domain: str, *, limit_bytes: int = TAIL_BYTES) -> None:
+        self._folder = folder
+        self._trust_domain = trust_domain
+        self._limit_bytes = limit_bytes
+
+    def beginning(self, reference: str) -> tuple[PastClass, ...]:
+        """Those whose hash, or its hex digits, begin so; sorted by hash. Raises OSError."""
+        start = _PREFIX + reference.removeprefix(_PREFIX)
+        newest: dict[str, LogRecord] = {}
+        for record in self._acceptances():
+            if _ref(record, "hash").startswith(start):
+                newest[_ref(record, "hash")] = record
+        return tuple(self._class(newest[x]) for x in sorted(newest))
+
+    def changes_of(self, node: str) -> tuple[ClassChange, ...]:
+        """The last changes of a node's class, newest first. Raises OSError."""
+        records = [x for x in self._acceptances() if x.subject == f"node/{node}"]
+        pairs = [
+            (old, new) for old, new in pairwise(records) if _ref(old, "hash") != _ref(new, "hash")
+        ]
+        return tuple(
+            ClassChange(new.ts, self._class(old), self._class(new))
+            for old, new in pairs[: -MOST_CHANGES - 1 : -1]
+        )
+
+    def _acceptances(self) -> Iterator[LogRecord]:
+        return recent_records(self._folder, (RecordKind.EVIDENCE_ACCEPTED,), self._limit_bytes)
+
+    def _class(self, record: LogRecord) -> PastClass:
+        level, wanted = _ref(record, "level"), _ref(record, "hash")
+        document = self._document(_ref(record, "evidence"), level)
+        if document is not None and attestation_hash(document) != wanted:
+            document = None
+        return PastClass(wanted, level, document)
+
+    def _document(self, digest: str, level: str) -> ClassDocument | None:
+        if not _DIGEST.fullmatch(digest):
+            return None
+        for folder in (FOLDER, CITED_FOLDER):
+            for path in (self._folder / folder).glob(f"*/{digest}.json"):
+                return self._of_evidence(path, level)
+        return None
+
+    def _of_evidence(self, path: Path, level: str) -> ClassDocument | None:
+        try:
+            with open_to_read(path) as file:
+                kept = read_archived_evidence(file.read(MAX_ARCHIVED_EVIDENCE_BYTES + 1))
+            evidence = decode(kept.payload, Evidence, max_bytes=MAX_ARCHIVED_EVIDENCE_BYTES)
+            return class_document(
+                evidence.inventory, level=level, trust_domain=self._trust_domain, attestor=None
+            )
+        except (OSError, ArchivedEvidenceError, DecodeError, NoDocumentError):
+            return None
+
+
+def _ref(record: LogRecord, name: str) -> str:
+    return str(record.refs.get(name, ""))

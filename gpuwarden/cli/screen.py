@@ -1,0 +1,52 @@
+"""What depends on where and when a text is printed: colours, ages, the time of day.
+
+Colour is for terminals alone, and for nobody who has set NO_COLOR (no-color.org).
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final, TypeVar
+
+from gpuwarden.cli.output import Format
+from gpuwarden.cli.terminal import WIDTH, Column, age, table, visible
+
+T = TypeVar("T")
+
+_DUMB: Final = "dumb"
+
+
+def has_colours() -> bool:
+    """Whether standard output shows colours and its reader wants them."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != _DUMB
+    return wanted and sys.stdout.isatty()
+
+
+def on_screen(columns: Sequence[Column[T]], rows: Iterable[T], output: Format) -> str:
+    """A table for standard output; empty where there are no rows."""
+    found, wide = list(rows), output is Format.WIDE
+    if not found:
+        return ""
+    most = None if wide else WIDTH
+    return table(visible(columns, wide=wide), found, colours=has_colours(), most=most)
+
+
+def ago(at: str) -> str:
+    """How long ago that was by this machine's clock, in one unit; empty for no RFC 3339 time."""
+    try:
+        then = datetime.fromisoformat(at).timestamp()
+    except ValueError:
+        return ""
+    return age(max(int(wall_s() - then), 0)) or "0s"
+
+
+def time_of_day() -> str:
+    """Now, as people at this machine read it."""
+    return time.strftime("%H:%M:%S", time.localtime(wall_s()))
+
+
+def wall_s() -> float:
+    """Seconds since the Unix epoch."""
+    return time.time()
