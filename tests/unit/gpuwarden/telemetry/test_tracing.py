@@ -30,8 +30,8 @@ from tests.fakes.otlp_collector import (
 )
 
 CHALLENGE = "0f" * 16
-END_S = 4.0
-"""Far above the promised half second, below the five that one export may take."""
+END_S = 30.0
+"""Far above the promised half second, on a busy machine too; an export may take a minute here."""
 
 
 @pytest.fixture(autouse=True)
@@ -254,9 +254,10 @@ SPANS_FOR_EACH = """
 import sys
 import time
 from gpuwarden.telemetry.names import Span
-from gpuwarden.telemetry import trace_export
+from gpuwarden.telemetry import otlp, trace_export
 from gpuwarden.telemetry.tracing import open_round, span
 
+otlp.EXPORT_S = 60.0
 for endpoint in sys.argv[1:]:
     end = trace_export.start(endpoint, service="a", version="1")
     begin = time.monotonic()
@@ -279,7 +280,7 @@ def test_a_collector_that_is_down_or_slow_holds_up_nothing_not_even_the_end(
             [sys.executable, "-c", SPANS_FOR_EACH, *endpoints],
             stdout=subprocess.PIPE,
             check=True,
-            timeout=30,
+            timeout=300,
         )
     took = [float(line) for line in done.stdout.splitlines()]
     assert len(took) == len(endpoints)
