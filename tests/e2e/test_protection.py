@@ -73,14 +73,14 @@ class World:
             pass
 
     def says_node(self) -> str:
-        """`gpuwarden node show`."""
+        """`gpuwarden node show`, without the ends of its lines."""
         (controller,) = self.gpuwarden.controllers
         server = f"unix:{controller.local}"
         command = [sys.executable, "-m", "gpuwarden.cli", "node", "show", self.lab.node.name]
         done = subprocess.run(
             [*command, "--server", server], capture_output=True, text=True, check=True
         )
-        return done.stdout
+        return " ".join(done.stdout.split())
 
     def wait_promise(self, text: str) -> None:
         until(f"the node promises {text}", lambda: text in self.says_node(), timeout_s=PATIENCE_S)
