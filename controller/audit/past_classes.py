@@ -28,8 +28,14 @@ from gpuwarden.evidence.class_document import (
     attestation_hash,
     class_document,
 )
-from gpuwarden.evidence.model import Evidence
+from gpuwarden.evidence.model import (
+    TYPE_EVIDENCE_WITH_PODS,
+    Evidence,
+    EvidenceWithPods,
+    Inventory,
+)
 from gpuwarden.evidence.strict_json import DecodeError, decode
+from gpuwarden.policy.document import ATTESTORS
 from gpuwarden.regular_file import open_to_read
 
 MOST_CHANGES: Final = 4
@@ -96,29 +102,37 @@ class PastClasses:
 
     def _class(self, record: LogRecord) -> PastClass:
         level, wanted = _ref(record, "level"), _ref(record, "hash")
-        document = self._document(_ref(record, "evidence"), level)
-        if document is not None and attestation_hash(document) != wanted:
-            document = None
-        return PastClass(wanted, level, document)
+        return PastClass(wanted, level, self._document(_ref(record, "evidence"), level, wanted))
 
-    def _document(self, digest: str, level: str) -> ClassDocument | None:
+    def _document(self, digest: str, level: str, wanted: str) -> ClassDocument | None:
         if not _DIGEST.fullmatch(digest):
             return None
         for folder in (FOLDER, CITED_FOLDER):
             for path in (self._folder / folder).glob(f"*/{digest}.json"):
-                return self._of_evidence(path, level)
+                return self._of_evidence(path, level, wanted)
         return None
 
-    def _of_evidence(self, path: Path, level: str) -> ClassDocument | None:
+    def _of_evidence(self, path: Path, level: str, wanted: str) -> ClassDocument | None:
+        """The record does not say how the SPIRE agent attested; the hash tells."""
         try:
-            with open_to_read(path) as file:
-                kept = read_archived_evidence(file.read(MAX_ARCHIVED_EVIDENCE_BYTES + 1))
-            evidence = decode(kept.payload, Evidence, max_bytes=MAX_ARCHIVED_EVIDENCE_BYTES)
-            return class_document(
-                evidence.inventory, level=level, trust_domain=self._trust_domain, attestor=None
+            inventory = _inventory(path)
+            documents = (
+                class_document(
+                    inventory, level=level, trust_domain=self._trust_domain, attestor=attestor
+                )
+                for attestor in (None, *ATTESTORS)
             )
+            return next((x for x in documents if attestation_hash(x) == wanted), None)
         except (OSError, ArchivedEvidenceError, DecodeError, NoDocumentError):
             return None
+
+
+def _inventory(path: Path) -> Inventory:
+    with open_to_read(path) as file:
+        kept = read_archived_evidence(file.read(MAX_ARCHIVED_EVIDENCE_BYTES + 1))
+    with_pods = kept.payload_type == TYPE_EVIDENCE_WITH_PODS
+    kind = EvidenceWithPods if with_pods else Evidence
+    return decode(kept.payload, kind, max_bytes=MAX_ARCHIVED_EVIDENCE_BYTES).inventory
 
 
 def _ref(record: LogRecord, name: str) -> str:

@@ -217,7 +217,8 @@ class ExtenderVerbs:
     def why_waiting(self, pod: Pod) -> PodExplanation:
         """Why a waiting pod of an enforced namespace waits, where no scheduler asks /filter."""
         needs = parse_requirements(pod, self.rules, enforced=True)
-        return explain_waiting(needs, self._scene(pod, needs), self.denied(pod.metadata.uid or ""))
+        denied, held_back = self.denied(pod.metadata.uid or ""), self._held_back(pod, needs)
+        return explain_waiting(needs, self._scene(pod, needs), denied, held_back)
 
     def _decision(
         self, pod: Pod, outcome: FilterOutcome, scene: Scene, *, preempts: bool = False

@@ -150,3 +150,24 @@ def test_the_last_changes_come_newest_first(log: Log) -> None:
 
 def test_a_folder_without_a_log_has_no_classes(tmp_path: Path) -> None:
     assert PastClasses(tmp_path / "none", TRUST_DOMAIN).beginning("") == ()
+
+
+@pytest.mark.parametrize("attestor", ["k8s_psat", "x509pop"])
+def test_a_class_of_a_node_that_spire_confirmed_has_its_document(
+    tmp_path: Path, attestor: str
+) -> None:
+    document = class_document(OLD, level="L1", trust_domain=TRUST_DOMAIN, attestor=attestor)
+    log = Log(tmp_path)
+    log.accept("gpu-1", OLD, level="L1", wrong_hash=attestation_hash(document))
+    (found,) = log.classes.beginning(attestation_hash(document))
+    assert found.document == document
+
+
+def test_evidence_that_names_pods_has_a_document_too(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    digest = log.accept("gpu-1", OLD)
+    kept = archived_evidence(Scene(wants_pods=True, evidence={"inventory": OLD, "pods": ()}))
+    path = next(tmp_path.glob(f"{FOLDER}/*/{digest}.json"))
+    path.write_bytes(kept.encoded())
+    (found,) = log.classes.beginning(hash_of(OLD))
+    assert found.document is not None

@@ -320,6 +320,7 @@ def test_what_holds_the_pod_back_is_said_of_the_nodes_that_would_pass() -> None:
     assert preempted(verbs, REQUIREMENT, n1=["u1"])[0] == {}
     assert preempted(world.verbs(), REQUIREMENT, n1=["u1"])[0] == {"n1": of("u1")}
     pod = as_pod(REQUIREMENT)
+    assert [x.code for x in verbs.why_waiting(pod).rejections] == [ReasonCode.QUOTA_EXCEEDED]
     assert (verbs.is_held_back(pod), world.verbs().is_held_back(pod)) == (True, False)
 
 
