@@ -54,7 +54,6 @@ from controller.placement.requirements import (
     controlling_owner,
     share_group,
 )
-from controller.placement.selector import Device
 from controller.placement.snapshot import DeviceUse, Scene
 from controller.policy import NodeMode
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -161,7 +160,7 @@ def asked_before(view: BindingView, node: str, pod_uid: str) -> tuple[str, ...]:
     if attempt is not None:
         return attempt.gpus
     own = (gpu for gpu, claim in view.claiming.items() if claim.pod.uid == pod_uid)
-    there = {x.uuid for x in _devices_of(view, node)}
+    there = _uuids_on(view, node)
     return tuple(gpu for gpu in own if gpu in there)
 
 
@@ -195,13 +194,6 @@ def _uuids_on(view: BindingView, node: str) -> frozenset[str]:
     found = view.scene.fleet.nodes.get(node)
     gpus = () if found is None or found.acceptance is None else found.acceptance.gpus
     return frozenset(x for gpu in gpus for x in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)))
-
-
-def _devices_of(view: BindingView, node: str) -> tuple[Device, ...]:
-    found = view.scene.fleet.nodes.get(node)
-    if found is None or found.acceptance is None:
-        return ()
-    return view.scene.memory.pool(node, found.acceptance).devices
 
 
 # --- the decision

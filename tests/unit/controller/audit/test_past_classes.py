@@ -52,12 +52,13 @@ class Log:
         kind: RecordKind = RecordKind.EVIDENCE_ACCEPTED,
         level: str = "L0",
         wrong_hash: str = "",
+        wrong_evidence: str = "",
     ) -> str:
         kept = evidence_of(found)
         refs = {
             "hash": wrong_hash or hash_of(found, level),
             "level": level,
-            "evidence": kept.digest,
+            "evidence": wrong_evidence or kept.digest,
         }
         record = Record(kind, "agent", f"node/{node}", "accepted", refs=dict(refs))
         sealed = self._sealer.seal(record, 0, self._head)
@@ -109,6 +110,13 @@ def test_without_its_evidence_a_class_is_known_by_hash_and_level_alone(log: Log)
 def test_a_document_counts_only_if_it_has_the_hash_of_its_record(log: Log) -> None:
     log.accept("a", OLD, wrong_hash=hash_of(NEW))
     (found,) = log.classes.beginning(hash_of(NEW))
+    assert found.document is None
+
+
+@pytest.mark.parametrize("reference", ["none", "*", "../*", "A" * 64])
+def test_a_record_that_names_no_digest_of_evidence_finds_none(log: Log, reference: str) -> None:
+    log.accept("a", OLD, wrong_evidence=reference)
+    (found,) = log.classes.beginning(hash_of(OLD))
     assert found.document is None
 
 
