@@ -16,6 +16,7 @@ from gpuwarden.evidence.node_identity import IDENTITY_FACTS
 from sandbox.nvml.build import LIBRARY, ROOT, build
 from sandbox.nvml.models import A100_1G, A100_3G, a100_mig, gb200, h100_sxm, h200_passthrough
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
+from tests.hang import HANG_S
 
 
 class Probe(msgspec.Struct):
@@ -32,7 +33,7 @@ def probe(**environment: str) -> Probe:
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         check=False,
-        timeout=50,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stderr.decode()
     return msgspec.json.decode(done.stdout, type=Probe)

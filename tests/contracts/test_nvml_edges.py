@@ -16,6 +16,7 @@ from sandbox.laptop import has_real_nvml
 from sandbox.nvml.build import ROOT, build
 from sandbox.nvml.models import h100_sxm, h200_passthrough
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
+from tests.hang import HANG_S
 
 _NO_LINK: Final = {"NOT_SUPPORTED", "INVALID_ARGUMENT"}
 _NO_MIG: Final = {"NOT_FOUND", "NOT_SUPPORTED", "INVALID_ARGUMENT"}
@@ -72,7 +73,7 @@ def returns(**environment: str) -> dict[str, str]:
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         check=False,
-        timeout=50,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stderr.decode()
     return msgspec.json.decode(done.stdout, type=dict[str, str])

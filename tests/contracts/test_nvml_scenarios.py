@@ -29,6 +29,7 @@ from sandbox.nvml.models import (
 )
 from sandbox.nvml.scenario import CALLS, FakeLink, FakeMig
 from tests.fakes.nvml_node import SHORT, NvmlNode
+from tests.hang import HANG_S
 
 NOT_SUPPORTED, NO_PERMISSION, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 3, 4, 12, 13
 DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED, MISMATCH, UNKNOWN = 9, 15, 16, 18, 999
@@ -48,7 +49,7 @@ async def read(node: NvmlNode) -> InventoryReading:
 
 async def until_ready(source: NvmlInventorySource) -> InventoryReading:
     """A busy source refuses at once; the driver does not announce that it is back."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         reading = await source.read()
         while reading.state is not NvmlState.READY:
             await asyncio.sleep(0.02)
@@ -68,7 +69,7 @@ class Listener:
             self.heard.put_nowait(event)
 
     async def next(self) -> GpuEvent:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             return await self.heard.get()
 
     async def stop(self) -> None:

@@ -29,6 +29,7 @@ from sandbox.spiffe.ca import InsecureCa
 from sandbox.spiffe.workload import Fault
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.workload_api import FakeWorkloadApi
+from tests.hang import HANG_S
 
 AGENT = "spiffe://example.org/gpuwarden/agent/node-a"
 OTHER = "spiffe://example.org/other"
@@ -43,7 +44,7 @@ QUICK = Limits(
     backoff_cap=0.05,
     overdue_retry=0.1,
 )
-SECONDS = 20.0
+SECONDS = HANG_S
 
 
 @pytest.fixture

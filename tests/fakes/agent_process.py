@@ -26,6 +26,7 @@ from tests.builders.ca import TRUST_DOMAIN
 from tests.builders.challenges import CLUSTER, CONTROLLER
 from tests.fakes.agent_ports import FakeSvids
 from tests.fakes.fake_controller import FakeController
+from tests.hang import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = Scenario(cuda=12080, gpus=tuple(h100_sxm(number, NODE) for number in range(2)))
@@ -83,7 +84,7 @@ class AgentWorld:
 
     async def get(self, path: str) -> tuple[int, str]:
         host, _, port = self.ops.rpartition(":")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(f"GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n".encode())
             answer = (await reader.read()).decode()
@@ -97,7 +98,7 @@ class AgentWorld:
 
     async def until_ready(self, status: int) -> dict[str, Any]:
         """The answer of /readyz, once it has this status."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(HANG_S):
             while True:
                 now, body = await self.ready()
                 if now == status:
@@ -106,7 +107,7 @@ class AgentWorld:
 
     async def end(self) -> int:
         assert self.program is not None
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(HANG_S):
             while self.program.returncode is None:  # noqa: ASYNC110 -- another process
                 await asyncio.sleep(0.02)
         return self.program.returncode

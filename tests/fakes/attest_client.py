@@ -37,8 +37,9 @@ from gpuwarden.identity.tunnel import Tunnel
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
 from tests.builders.inventory import inventory
+from tests.hang import HANG_S
 
-WAIT_S = 10.0
+WAIT_S = HANG_S
 
 
 _ATTEST = "/gpuwarden.wire.v1.AttestationService/Attest"

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from tests.hang import HANG_S
+
 T = TypeVar("T")
-DEADLINE_S = 60.0
+DEADLINE_S = HANG_S
 _PAUSE_S = 0.02
 
 

@@ -17,9 +17,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from tests.hang import HANG_S
+
 PATH = "/v1/traces"
 CONTENT_TYPE = "application/x-protobuf"
-DEADLINE_S = 20.0
+DEADLINE_S = HANG_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from tests.builders.attesting import AGENT
 from tests.builders.ca import TRUST_DOMAIN
 from tests.fakes.agent_process import ROOT, SCENARIO, AgentWorld, agent_world, listening
 from tests.fakes.kubelet import fake_kubelet, pod_resources
+from tests.hang import HANG_S
 
 LIB_RM_VERSION_MISMATCH = 18
 
@@ -126,7 +127,7 @@ async def test_a_controller_that_restarts_is_found_again(world: AgentWorld) -> N
 
 async def test_a_workload_that_is_not_the_controller_gets_no_evidence(world: AgentWorld) -> None:
     await world.start(controllerId=f"spiffe://{TRUST_DOMAIN}/gpuwarden/other")
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(HANG_S):
         while not world.logged("stream.closed"):  # noqa: ASYNC110 -- another process
             await asyncio.sleep(0.02)
     status, body = await world.ready()

@@ -18,6 +18,7 @@ from tests.builders.ca import SpiffeCa
 from tests.builders.challenges import CONTROLLER
 from tests.fakes.agent_ports import FakeGpus, FakeSvids, FakeWitness, RecordingRecorder
 from tests.fakes.fake_controller import FakeController
+from tests.hang import HANG_S
 
 CA = SpiffeCa()
 
@@ -45,7 +46,7 @@ async def converse(agent: Svid, server: Svid, expected: str = CONTROLLER) -> tup
         accepted=lambda: session.stop("accepted"),
     )
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(HANG_S):
             return await session.run(), len(controller.all_evidence)
     finally:
         await controller.stop()

@@ -29,8 +29,9 @@ from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.inventory import HOST, gpu, gpu_uuid, inventory
 from tests.fakes.attest_client import AttestClient
 from tests.fakes.attestation_world import BRISK, CONTROLLER, FAST, HASTY, NODE, SLOW, World, agent
+from tests.hang import HANG_S
 
-DEADLINE = 10.0
+DEADLINE = HANG_S
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from gpuwarden.audit.chain import Verified
 from gpuwarden.audit.files import log_files, verify_files
+from tests.hang import HANG_S
 
 PROGRAM = """
 import asyncio, resource, signal, sys
@@ -96,7 +97,7 @@ def test_killed_process_leaves_every_grant_it_gave(tmp_path: Path, lines: int) -
 def test_full_disk_leaves_every_grant_and_a_whole_log(tmp_path: Path) -> None:
     folder = tmp_path / "audit"
     with running(folder, limit=5000) as process:
-        output, _ = process.communicate(timeout=50)
+        output, _ = process.communicate(timeout=HANG_S)
 
     *granted, refused = output.splitlines()
     assert refused.startswith("refused [Errno 27] File too large")

@@ -19,6 +19,7 @@ from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.ca import SpiffeCa
 from tests.builders.fleet_messages import node_message
 from tests.fakes.fleet_server import FakeFleetServer, changes
+from tests.hang import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "spiffe://example.org/gpuwarden"
@@ -50,7 +51,7 @@ def test_the_program_lists_nodes(fleet: FakeFleetServer) -> None:
         env={**environment(), "GPUWARDEN_SERVER": fleet.target},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "gpu-a1\n", "")
@@ -63,7 +64,7 @@ def test_the_program_reads_a_pod_from_standard_input(fleet: FakeFleetServer) -> 
         env=environment(),
         input=b"kind: Pod\n",
         capture_output=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
     )
     assert ran.returncode == 3

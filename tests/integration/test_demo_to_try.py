@@ -16,6 +16,7 @@ from sandbox.demo.output import WIDTH
 from sandbox.install import write_launchers
 from sandbox.nvml.build import ROOT
 from tests.fakes.kept_demo import RunningDemo, environment, running_demo
+from tests.hang import HANG_S
 
 FINDING = 3
 LAST = "    gpuwarden.wire"
@@ -98,7 +99,7 @@ def attempt(command: str, exports: list[str], folder: Path) -> Tried:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     return Tried(command, run.returncode, run.stdout)

@@ -28,6 +28,7 @@ from gpuwarden.settings.values import Address
 from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json
 from tests.fakes.placement import Measurements, Sink, World, args, victims
+from tests.hang import HANG_S
 
 MANAGED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
 VICTIM = {"Pods": [{"UID": "u1"}], "NumPDBViolations": 0}
@@ -53,7 +54,7 @@ class Running:
     async def is_busy(self, writer: asyncio.StreamWriter) -> None:
         """Wait until the request that `writer` has begun is being received."""
         await writer.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while self.server.busy == 0:  # noqa: ASYNC110 -- the server tells nobody
                 await asyncio.sleep(0.001)
 
@@ -275,7 +276,7 @@ async def test_bodies_that_are_being_received_are_bounded_in_sum(
 
 async def until(client: aiohttp.ClientSession, running: Running, status: int) -> None:
     """Ask until the answer is `status`: the server sees other connections in its own time."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while True:
             async with client.post(running.url("/filter"), data=b" " * 60_000) as answer:
                 if answer.status == status:
@@ -379,7 +380,7 @@ async def test_a_body_with_broken_chunks_is_refused_and_no_error_of_ours(
                 writer.transport.abort()
             assert (await _all(reader)).split(b" ")[1:2] in ([b"400"], [b"408"], [])
             writer.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while len(running.measurements.answers) < 3:  # noqa: ASYNC110 -- as above
                 await asyncio.sleep(0.001)
         assert {result for _, result in running.measurements.answers} <= {"bad", "slow"}

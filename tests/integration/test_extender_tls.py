@@ -37,6 +37,7 @@ from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json
 from tests.builders.web_certificates import WebCa
 from tests.fakes.placement import Measurements, Sink, World, args
+from tests.hang import HANG_S
 
 BODY = args(pod_json({"gpuwarden.dev/required-hash": hash_of("a")}), "n1", "n2")
 
@@ -222,7 +223,7 @@ async def test_a_session_cannot_be_resumed(tls: Tls) -> None:
 async def test_the_watch_takes_new_files_by_itself(tls: Tls) -> None:
     watch = asyncio.create_task(tls.server.watch_certificates())
     tls.install(tls.ca.issue("two", server=True))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         await tls.measurements.taken.wait()
     watch.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -298,7 +299,7 @@ async def handshake(tls: Tls, made: ssl.SSLContext | None, sent: bytes = b"") ->
             writer.close()
     except OSError:
         pass
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         await tls.measurements.refusal.wait()
 
 
@@ -328,7 +329,7 @@ async def test_the_cause_of_each_failure_is_told_with_the_address(tls: Tls) -> N
     tls.measurements.refusal.clear()
     with pytest.raises(ssl.SSLCertVerificationError):
         await asyncio.to_thread(shake_as_other_programs_do, tls, distrusting)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         await tls.measurements.refusal.wait()
     assert [cause.value for cause, _, _ in tls.measurements.refused] == [
         "no-certificate",

@@ -30,6 +30,7 @@ from sandbox.nodes import TRUST_DOMAIN
 from sandbox.spiffe.ca import InsecureCa
 from tests.fakes.eventually import eventually
 from tests.fakes.process_group import run_group
+from tests.hang import HANG_S
 
 NODES = 50
 DROPPED, RESTARTED, ROTATED, UPGRADED = (
@@ -46,7 +47,7 @@ class Scene:
     stage: Stage
 
     async def until(self, holds: Callable[[dict[str, pb.Node]], bool]) -> dict[str, pb.Node]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             while not holds(nodes := await self.stage.listed()):  # noqa: ASYNC110 - polls another process
                 await asyncio.sleep(0.05)
         return nodes
@@ -173,7 +174,7 @@ async def test_no_more_agents_start_than_are_let_in() -> None:
 def test_the_program_forks_its_fleet_and_says_that_all_nodes_are_eligible() -> None:
     arguments = "--nodes 12 --seconds 2 --interval 1 --drop 5 --restart 5 --rotate 5 --upgrade 0.5"
     done = run_group(
-        [sys.executable, "-m", "sandbox", "fleet", *arguments.split()], cwd=ROOT, timeout=55
+        [sys.executable, "-m", "sandbox", "fleet", *arguments.split()], cwd=ROOT, timeout=HANG_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("fleet: all nodes eligible\n")

@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import ignored_auth
 from controller.access import Rate
 from controller.web.operations import OPERATIONS, Operation
 from tests.fakes.http_api import TD, ApiWorld, api_world
+from tests.hang import HANG_S
 
 EXAMPLES: Final = 25
 """Of each operation, of each kind."""
@@ -63,7 +64,7 @@ def _ask(
     how: dict[str, Any],
 ) -> list[int]:
     base, ca = f"https://localhost:{world.port}", str(world.web.file)
-    document = session.get(f"{base}/openapi.json", timeout=20, verify=ca).json()
+    document = session.get(f"{base}/openapi.json", timeout=HANG_S, verify=ca).json()
     schema = schemathesis.openapi.from_dict(document)
     described, found = OPERATIONS[operation], list[int]()
 

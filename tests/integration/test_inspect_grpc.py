@@ -28,6 +28,7 @@ from tests.e2e.lab.build import shelf
 from tests.e2e.lab.cache import cache_folder
 from tests.e2e.lab.upstreams import GRPCURL, upstream
 from tests.fakes import reflection_client
+from tests.hang import HANG_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -58,7 +59,7 @@ def real_grpcurl() -> Path | None:
 def _program(path: Path) -> Client:
     def run(arguments: Sequence[str]) -> tuple[int, str, str]:
         done = subprocess.run(
-            [path, *arguments], capture_output=True, text=True, timeout=120, check=False
+            [path, *arguments], capture_output=True, text=True, timeout=HANG_S, check=False
         )
         return done.returncode, done.stdout, done.stderr
 

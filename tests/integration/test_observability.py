@@ -27,6 +27,7 @@ from sandbox.nodes import LEGACY, simulated_nodes
 from sandbox.nvml.models import h100_sxm
 from tests.fakes.eventually import eventually
 from tests.fakes.otlp_collector import CollectedSpan, OtlpCollector, silent_address
+from tests.hang import HANG_S
 
 PACE = Pace(interval_s=0.4, challenge_ttl_s=1.0, lease_s=2.0)
 GHOST = "ghost-0"
@@ -62,7 +63,7 @@ class Seen:
 def _request(
     address: str, method: str, path: str, body: bytes = b"", **headers: str
 ) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection(address, timeout=10)
+    connection = http.client.HTTPConnection(address, timeout=HANG_S)
     try:
         connection.request(
             method, path, body or None, {"Content-Type": "application/json", **headers}

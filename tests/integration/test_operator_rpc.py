@@ -31,8 +31,9 @@ from gpuwarden.wire.v1 import operator_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2_grpc as pb_grpc
 from tests.fakes.calls import SeenCalls
 from tests.fakes.clock import FakeClock
+from tests.hang import HANG_S
 
-DEADLINE = 10.0
+DEADLINE = HANG_S
 OLD, NEW = EnrolledGpu("GPU-old", "1", "k" * 64, "00000000:01:00.0"), EnrolledGpu("GPU-new", "2")
 CANDIDATE = Candidate("INVENTORY_CHANGED", "uid-2", None, (NEW,), "e" * 64)
 DENIAL = QuarantineEntry(

@@ -10,6 +10,7 @@ from sandbox.demo.stage import Stage
 from sandbox.laptop import Laptop
 from sandbox.nodes import AMPERE, SimulatedNode, simulated_nodes
 from sandbox.nvml.models import made_uuid
+from tests.hang import HANG_S
 
 NODE = next(x for x in simulated_nodes() if x.name == AMPERE)
 SWAPPED = replace(
@@ -19,7 +20,7 @@ SWAPPED = replace(
         replace(NODE.scenario.gpus[1], uuid=made_uuid("GPU", "other", 1), serial="1659999999999"),
     ),
 )
-WAIT_S = 20.0
+WAIT_S = HANG_S
 
 
 @pytest.fixture

@@ -19,12 +19,13 @@ from sandbox.demo.stage import Stage
 from sandbox.laptop import ROOT, Laptop
 from sandbox.nodes import LEGACY, SimulatedNode, simulated_nodes
 from sandbox.nvml.models import made_uuid
+from tests.hang import HANG_S
 
 PAGE = ROOT / "docs" / "operations-rma.md"
 HONEST = next(x for x in simulated_nodes() if x.name == LEGACY)
 NEW_CARD = replace(HONEST.scenario.gpus[1], uuid=made_uuid("GPU", "new", 1), serial="1659999999999")
 REPLACED = replace(HONEST.scenario, gpus=(HONEST.scenario.gpus[0], NEW_CARD))
-WAIT_S = 45.0
+WAIT_S = HANG_S
 
 _VOLATILE = re.compile(
     r"v1:sha256:[0-9a-f]{64}|\d{4}-\d\d-\d\dT[\d:.]+Z|\b[0-9a-f]{16}\b|local uid \d+"

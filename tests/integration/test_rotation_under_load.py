@@ -26,6 +26,7 @@ from gpuwarden.identity.tunnel import Tunnel
 from gpuwarden.identity.watchdog import Limits
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.echo_service import EchoServer, call, stream
+from tests.hang import HANG_S
 
 CONTROLLER = parse_spiffe_id("spiffe://example.org/gpuwarden/controller")
 ROTATIONS = 30
@@ -78,7 +79,7 @@ class Connection:
             await self._count(tally, self._streamed)
 
     async def _unary(self) -> bool:
-        return await self.unary(b"x" * 200, timeout=10) == b"x" * 200
+        return await self.unary(b"x" * 200, timeout=HANG_S) == b"x" * 200
 
     async def _streamed(self) -> bool:
         await self.echo.write(b"y" * 200)

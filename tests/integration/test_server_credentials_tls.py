@@ -22,6 +22,7 @@ from sandbox.spiffe.ca import InsecureCa, IssuedSvid, LeafShape
 from tests.builders.svids import FakeSvidSource, new_svid
 from tests.fakes.echo_service import EchoServer, call
 from tests.fakes.plain_tls import ResumingContext, client_context
+from tests.hang import HANG_S
 
 CONTROLLER = "spiffe://example.org/gpuwarden/controller"
 AGENT = "spiffe://example.org/gpuwarden/agent/node-a"
@@ -56,7 +57,7 @@ def client(
 
 
 def _knock(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> Knock:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as raw:
         try:
             with context.wrap_socket(raw, session=session) as tls:
                 if tls.recv(1):
@@ -139,7 +140,7 @@ async def test_a_resumed_session_is_known_as_one(served: Served) -> None:
         for generation in (2, 3):
             for _ in range(2):
                 async with tunnel.channel() as channel:
-                    await call(channel)(b"hello", timeout=10)
+                    await call(channel)(b"hello", timeout=HANG_S)
             served.source.put(new_svid(ROOT, CONTROLLER, generation=generation))
     assert [facts.resumed for facts in served.server.seen] == [False, True, False, True]
 

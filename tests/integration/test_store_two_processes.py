@@ -9,9 +9,10 @@ from pathlib import Path
 from controller.fleet.enrollment import EnrollmentRecord, QuarantineEntry
 from controller.store.enrollments import SqliteEnrollmentStore
 from gpuwarden.clock import SystemClock
+from tests.hang import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 30.0
+DEADLINE = HANG_S
 
 WRITER = """
 import asyncio, sys

@@ -27,6 +27,7 @@ from sandbox.spiffe.ca import InsecureCa, IssuedSvid
 from tests.builders.svids import FakeSvidSource, new_svid
 from tests.fakes.echo_service import EchoServer, call, stream
 from tests.fakes.tls_server import server_side
+from tests.hang import HANG_S
 
 CONTROLLER = "spiffe://example.org/gpuwarden/controller"
 AGENT = "spiffe://example.org/gpuwarden/agent/node-a"
@@ -47,7 +48,7 @@ async def refused(tunnel: Tunnel) -> DialFailure:
     """The failure that the tunnel reports when gRPC tries to call through it."""
     async with tunnel, tunnel.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call(channel)(b"secret", timeout=10)
+            await call(channel)(b"secret", timeout=HANG_S)
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
         assert tunnel.last_error is not None
         return tunnel.last_error.failure
@@ -96,7 +97,7 @@ async def test_a_tunnel_that_was_never_opened_is_closed_without_harm() -> None:
 async def test_the_expected_server_is_reached_with_our_identity(server: EchoServer) -> None:
     async with Tunnel(CLIENT, "127.0.0.1", server.port, EXPECTED) as tunnel:
         async with tunnel.channel() as channel:
-            assert await call(channel)(b"hello", timeout=10) == b"hello"
+            assert await call(channel)(b"hello", timeout=HANG_S) == b"hello"
         assert tunnel.last_error is None
         assert tunnel.svid is CLIENT
     [facts] = server.seen
@@ -123,7 +124,7 @@ async def test_chains_with_intermediates_pass_both_ways(depth: int) -> None:
         ) as tunnel,
         tunnel.channel() as channel,
     ):
-        assert await call(channel)(b"x", timeout=10) == b"x"
+        assert await call(channel)(b"x", timeout=HANG_S) == b"x"
         assert len(server.seen[0].chain) == 1 + depth
 
 
@@ -138,7 +139,7 @@ async def test_a_chain_that_tls_takes_and_we_do_not_reaches_the_verifier_as_too_
         Tunnel(client, "127.0.0.1", server.port, EXPECTED) as tunnel,
         tunnel.channel() as channel,
     ):
-        await call(channel)(b"x", timeout=10)
+        await call(channel)(b"x", timeout=HANG_S)
     with pytest.raises(ChainInvalidError, match="5 intermediates, at most 4"):
         parse_chain(server.seen[0].chain)
 
@@ -149,7 +150,7 @@ async def test_large_messages_pass_unchanged_in_both_directions(server: EchoServ
         Tunnel(CLIENT, "127.0.0.1", server.port, EXPECTED) as tunnel,
         tunnel.channel() as channel,
     ):
-        assert await call(channel)(payload, timeout=20) == payload
+        assert await call(channel)(payload, timeout=HANG_S) == payload
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ async def test_a_dial_that_succeeds_clears_the_last_error(server: EchoServer) ->
     async with Tunnel(CLIENT, "127.0.0.1", server.port, EXPECTED) as tunnel:
         tunnel.last_error = DialError(DialFailure.UNREACHABLE, "some time ago")
         async with tunnel.channel() as channel:
-            await call(channel)(b"x", timeout=10)
+            await call(channel)(b"x", timeout=HANG_S)
         assert tunnel.last_error is None
 
 

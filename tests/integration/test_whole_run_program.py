@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang import HANG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ("-q", "-n0", "-p", "no:cacheprovider", "-c", "none.ini", "--rootdir", ".")
 FAILS_ONCE = """
@@ -33,7 +35,7 @@ def whole_run(folder: Path, source: str, **environment: str) -> tuple[int, str]:
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         check=False,
     )
     return done.returncode, done.stdout

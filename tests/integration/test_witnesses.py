@@ -17,9 +17,10 @@ from sandbox.laptop import Laptop
 from sandbox.nodes import AMPERE, simulated_nodes
 from tests.builders.forked_log import fork
 from tests.builders.log_trees import lines_in, notes_in, records_in
+from tests.hang import HANG_S
 
 NODE = next(x for x in simulated_nodes() if x.name == AMPERE)
-WAIT_S = 20.0
+WAIT_S = HANG_S
 FORK_AT = 4
 
 

@@ -20,6 +20,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 from tests.fakes.attestation_world import World
 from tests.fakes.calls import SeenCalls
 from tests.fakes.clock import FakeClock
+from tests.hang import HANG_S
 
 METHOD = "/gpuwarden.wire.v1.FleetService/ListNodes"
 REFUSAL = Refusal(ReasonCode.PEER_ROLE_UNKNOWN, "nobody we know")
@@ -125,7 +126,7 @@ async def test_a_caller_that_is_gone_before_the_answer(
         async with (
             serving(tmp_path, handler, local_caller(LOCAL)) as (address, calls),
             aio.insecure_channel(address) as channel,
-            asyncio.timeout(20),
+            asyncio.timeout(HANG_S),
         ):
             call = call_of(channel)
             await began.wait()

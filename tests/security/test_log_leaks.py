@@ -42,6 +42,7 @@ from tests.fakes.attest_client import AttestClient
 from tests.fakes.eventually import eventually
 from tests.fakes.fake_controller import FakeStream
 from tests.fakes.secret_search import SecretSearch
+from tests.hang import HANG_S
 
 COLLECTOR_TOKEN = "otlp-4b1d7e0c9a63f852"  # noqa: S105 -- made up, to be looked for
 CALLER_TOKEN = "caller-9f27c1d48e6b3a50"  # noqa: S105 -- made up, to be looked for
@@ -140,7 +141,7 @@ class Cluster:
             f"Authorization: Bearer {CALLER_TOKEN}\r\nContent-Length: {len(body or b'')}\r\n\r\n"
         )
         writer.write(head.encode() + (body or b""))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             answer = (await reader.read()).decode()
         writer.close()
         return answer

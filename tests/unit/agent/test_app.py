@@ -27,6 +27,7 @@ from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.challenges import CLUSTER, CONTROLLER
 from tests.fakes.agent_ports import FakeGpus, FakeSvids, PlainDialer
 from tests.fakes.fake_controller import FakeController
+from tests.hang import HANG_S
 
 CA = SpiffeCa()
 SVID = CA.svid(AGENT)
@@ -91,7 +92,7 @@ class Bench:
             clock=SystemClock(),
             jitter=lambda: 0.0,
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             wanted = settings(self.folder, self.restart_after)
             return await run_agent(wanted, parts, on_signal=self.on_signal)
 
@@ -191,7 +192,7 @@ async def test_it_never_ends_while_a_reading_succeeds(bench: Bench) -> None:
     async def heal_then_stop() -> None:
         bench.gpus.answer = reading(1)
         begun = bench.gpus.begun
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while bench.gpus.begun == begun:  # noqa: ASYNC110 -- it reads without being asked
                 await asyncio.sleep(0.01)
         signal.raise_signal(signal.SIGTERM)

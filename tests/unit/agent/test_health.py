@@ -8,6 +8,7 @@ import pytest
 
 from agent.health import JSON, MAX_CONNECTIONS, MAX_REQUEST_BYTES, Answer, HealthServer
 from gpuwarden.settings.values import Address
+from tests.hang import HANG_S
 
 ROUTES = {
     "/ok": lambda: Answer(HTTPStatus.OK, b"fine\n"),
@@ -26,7 +27,7 @@ async def serving(host: str = "127.0.0.1", **options: Any) -> AsyncIterator[Addr
 
 
 async def exchange(address: Address, request: bytes) -> bytes:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(request)
         if len(request) > MAX_REQUEST_BYTES:

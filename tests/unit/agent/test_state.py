@@ -28,6 +28,7 @@ from agent.state import (
 )
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import LogAlarm, WitnessedLog
+from tests.hang import HANG_S
 
 # --- state
 
@@ -172,7 +173,7 @@ class FakeStore:
 
 
 async def until(holds: object) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while not (callable(holds) and holds()):  # noqa: ASYNC110 -- filled by a thread
             await asyncio.sleep(0.002)
 

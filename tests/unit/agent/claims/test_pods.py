@@ -7,6 +7,7 @@ import pytest
 
 from agent.claims.pods import RunningPods, UnreadableProcessesError, pods_in
 from gpuwarden.evidence.use_rules import MAX_PODS
+from tests.hang import HANG_S
 
 ONE = "0b7c1a52-0000-4000-8000-000000000001"
 TWO = "0b7c1a52-0000-4000-8000-000000000002"
@@ -77,6 +78,6 @@ async def test_a_look_that_fails_says_so(tmp_path: Path, first: str) -> None:
 
 
 async def test_this_machine_can_be_looked_at() -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S):
         found = await RunningPods()()
     assert found.pods is not None or found.failed_reads[0].error == "NOT_THE_HOSTS"

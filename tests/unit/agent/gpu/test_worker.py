@@ -7,6 +7,7 @@ import pytest
 from agent.gpu.facts import Failed
 from agent.gpu.nvml import Nvml
 from agent.gpu.worker import CallOverdueError, CallWatch, Deadlines, NvmlThread, PassAbandonedError
+from tests.hang import HANG_S
 
 BRIEF = Deadlines(call_s=0.05, pass_s=0.1)
 
@@ -33,7 +34,7 @@ def test_an_abandoned_pass_starts_no_further_call() -> None:
 
 
 async def idle(thread: NvmlThread) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         busy = True
         while busy:
             await asyncio.sleep(0.001)

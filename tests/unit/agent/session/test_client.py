@@ -34,6 +34,7 @@ from tests.builders.ca import SpiffeCa
 from tests.builders.challenges import CONTROLLER
 from tests.fakes.agent_ports import FakeGpus, FakeWitness, PlainDialer, RecordingRecorder
 from tests.fakes.fake_controller import HASH, FakeController, changed
+from tests.hang import HANG_S
 
 CA = SpiffeCa()
 SVID = CA.svid(AGENT)
@@ -95,7 +96,7 @@ class Bench:
         self.recorder.hear("acknowledged")
 
     async def end_of(self, session: Session | None = None) -> End:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             end = await (session or self.session()).run()
         assert self.recorder.of("record_end")[-1] == (REPLICA, self.streams, end)
         return end
@@ -121,7 +122,7 @@ async def running(session: Session) -> AsyncIterator["asyncio.Task[End]"]:
         yield task
     finally:
         session.stop("test is over")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             await task
 
 

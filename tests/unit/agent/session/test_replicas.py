@@ -35,6 +35,7 @@ from tests.fakes.agent_ports import (
     RecordingRecorder,
 )
 from tests.fakes.fake_controller import FakeController
+from tests.hang import HANG_S
 
 # --- resolver
 
@@ -102,7 +103,7 @@ async def test_a_hanging_look_up_is_left_alone_and_not_repeated() -> None:
         await resolver.resolve(NAME)
     assert len(asked) == 1
     go_on.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while True:
             try:
                 assert await resolver.resolve(NAME) == {Address("10.0.0.1", 9443)}
@@ -190,7 +191,7 @@ class Cluster:
             yield replicas
         finally:
             replicas.halt()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 await task
         assert self.svids.subscribers == []
 

@@ -23,6 +23,7 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.fakes.clock import FakeClock
 from tests.fakes.recording_audit import RecordingAudit
+from tests.hang import HANG_S
 
 # --- Audit before trust, trust away before audit, and what races make of an act
 
@@ -181,7 +182,7 @@ class TestAccept:
         acting.cancel()
         await asyncio.wait({acting})
         world.audit.held.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while not world.observed.acts:  # noqa: ASYNC110 - the act goes on by itself
                 await asyncio.sleep(0)
         assert world.record.denial is None

@@ -29,6 +29,7 @@ from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.fakes.clock import FakeClock
+from tests.hang import HANG_S
 
 # --- What the store says about denials is what the fleet does, and only that lets a node try agai
 
@@ -378,7 +379,7 @@ async def test_it_looks_for_ever() -> None:
     await world.reconciler.begin()
     task = asyncio.create_task(world.reconciler.follow(0.001))
     await world.stands("gpu-1", SWAPPED)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while "gpu-1" not in world.fleet.snapshot().nodes:  # noqa: ASYNC110 - the task looks
             await asyncio.sleep(0.001)
     task.cancel()

@@ -29,6 +29,7 @@ from tests.builders.spire import (
     spire_entry,
 )
 from tests.fakes.spire_polls import OURS, PollBench
+from tests.hang import HANG_S
 
 # --- The poller: what it keeps, what a failure changes, when it asks again
 
@@ -179,7 +180,7 @@ class TestNewcomers:
 
         task = asyncio.create_task(bench.poller.follow(changed))
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 await bench.poller.answered.wait()
                 for number in range(MAX_NEWCOMERS + 100):
                     bench.poller.ask_about(parse_spiffe_id(f"{OURS}agent/n{number}"))
@@ -202,7 +203,7 @@ class TestFollow:
                 enough.set()
 
         task = asyncio.create_task(bench.poller.follow(changed))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             await enough.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -220,7 +221,7 @@ class TestFollow:
 
         task = asyncio.create_task(bench.poller.follow(changed))
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 await bench.poller.answered.wait()
                 bench.server.known_entries = {PEER: (spire_entry(),)}
                 bench.poller.ask_about(parse_spiffe_id(PEER))

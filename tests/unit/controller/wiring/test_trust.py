@@ -27,6 +27,7 @@ from tests.builders.spire import NOW_NS, S, spire_snapshot
 from tests.builders.svids import FakeSvidSource
 from tests.fakes.clock import FakeClock
 from tests.fakes.recording_audit import RecordingAudit
+from tests.hang import HANG_S
 
 
 def settings(**changes: str) -> ControllerSettings:
@@ -100,7 +101,7 @@ async def test_the_first_snapshot_is_waited_for_but_not_for_ever() -> None:
     await made.poller.await_snapshot(0.01)
     waiting = asyncio.create_task(made.poller.await_snapshot(10.0))
     made.poller.answered.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         await waiting
 
 
