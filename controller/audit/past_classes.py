@@ -6,7 +6,7 @@ archive still hold. Reads files; call it on a thread.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -89,13 +89,26 @@ class PastClasses:
     def changes_of(self, node: str) -> tuple[ClassChange, ...]:
         """The last changes of a node's class, newest first. Raises OSError."""
         records = [x for x in self._acceptances() if x.subject == f"node/{node}"]
-        pairs = [
-            (old, new) for old, new in pairwise(records) if _ref(old, "hash") != _ref(new, "hash")
-        ]
-        return tuple(
-            ClassChange(new.ts, self._class(old), self._class(new))
-            for old, new in pairs[: -MOST_CHANGES - 1 : -1]
-        )
+        pairs = [x for x in pairwise(records) if _differ(*x)]
+        return tuple(self._change(*pair) for pair in pairs[: -MOST_CHANGES - 1 : -1])
+
+    def last_changes(self, nodes: Collection[str]) -> tuple[tuple[str, ClassChange], ...]:
+        """The last change of each of several nodes, sorted by node. Raises OSError."""
+        subjects = {f"node/{node}": node for node in nodes}
+        newest: dict[str, LogRecord] = {}
+        last: dict[str, tuple[LogRecord, LogRecord]] = {}
+        for record in self._acceptances():
+            node = subjects.get(record.subject)
+            if node is None:
+                continue
+            before = newest.get(node)
+            if before is not None and _differ(before, record):
+                last[node] = (before, record)
+            newest[node] = record
+        return tuple((node, self._change(*last[node])) for node in sorted(last))
+
+    def _change(self, old: LogRecord, new: LogRecord) -> ClassChange:
+        return ClassChange(new.ts, self._class(old), self._class(new))
 
     def _acceptances(self) -> Iterator[LogRecord]:
         return recent_records(self._folder, (RecordKind.EVIDENCE_ACCEPTED,), self._limit_bytes)
@@ -133,6 +146,10 @@ def _inventory(path: Path) -> Inventory:
     with_pods = kept.payload_type == TYPE_EVIDENCE_WITH_PODS
     kind = EvidenceWithPods if with_pods else Evidence
     return decode(kept.payload, kind, max_bytes=MAX_ARCHIVED_EVIDENCE_BYTES).inventory
+
+
+def _differ(old: LogRecord, new: LogRecord) -> bool:
+    return _ref(old, "hash") != _ref(new, "hash")
 
 
 def _ref(record: LogRecord, name: str) -> str:

@@ -51,6 +51,8 @@ _READS_AT_ONCE: Final = 2
 """Of the audit log; other callers wait."""
 T = TypeVar("T")
 _MAX_POD_BYTES: Final = 1024 * 1024
+_MOST_CLASS_CHANGES: Final = 8
+"""Nodes of one answer of FitPod whose last change of class is told."""
 
 
 class Fleet(Protocol):
@@ -267,7 +269,20 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         if request.namespace and not is_node_name(request.namespace):
             detail = f"namespace is {request.namespace[:80]!a}, expected an RFC 1123 name"
             await reject_field(context, "namespace", detail)
-        return await self._fit(request.pod_json, request.namespace)
+        answer = await self._fit(request.pod_json, request.namespace)
+        await self._add_class_changes(answer)
+        return answer
+
+    async def _add_class_changes(self, answer: pb.FitPodResponse) -> None:
+        unwanted = [x for x in answer.fits if x.code == ReasonCode.HASH_MISMATCH]
+        nodes = sorted({x.node for x in unwanted})[:_MOST_CLASS_CHANGES]
+        if not nodes:
+            return
+        found = dict(await self._read_past(lambda log: log.last_changes(nodes)))
+        messages = dict(zip(found, change_messages(found.values()), strict=True))
+        for one in unwanted:
+            if one.node in messages:
+                one.class_change.CopyFrom(messages[one.node])
 
     async def GetStatus(  # noqa: N802 - same
         self, request: pb.GetStatusRequest, context: Context

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -53,8 +53,9 @@ from tests.builders.node_views import (
 from tests.fakes.calls import SeenCalls
 from tests.fakes.clock import FakeClock
 from tests.fakes.fleet import FakeFleet
+from tests.hang import HANG_S
 
-DEADLINE = 10.0
+DEADLINE = HANG_S
 INSTALLATION = Installation(
     cluster="prod",
     replica="c-0",
@@ -79,6 +80,7 @@ class World:
     policy: list[Policy]
     readiness: list[Readiness]
     past: "KnownPast"
+    fits: list[pb.Fit]
 
 
 class KnownPast(PastClasses):
@@ -99,6 +101,10 @@ class KnownPast(PastClasses):
         assert node == "a"
         return tuple(self.changes)
 
+    def last_changes(self, nodes: Collection[str]) -> tuple[tuple[str, ClassChange], ...]:
+        self._read()
+        return tuple((node, self.changes[0]) for node in nodes if node != "a-never")
+
     def _read(self) -> None:
         if self.fails:
             raise OSError
@@ -111,8 +117,12 @@ def _shown(
     return show(name, records.get(name), view, unwritten=None, now_ns=now_ns)
 
 
-async def _fit(pod: bytes, namespace: str) -> pb.FitPodResponse:
-    return pb.FitPodResponse(guarded=True, requirements=[namespace, pod.decode()])
+def _fit_of(fits: list[pb.Fit]) -> Callable[[bytes, str], Awaitable[pb.FitPodResponse]]:
+    async def fit(pod: bytes, namespace: str) -> pb.FitPodResponse:
+        asked = [namespace, pod.decode()]
+        return pb.FitPodResponse(guarded=True, requirements=asked, fits=fits)
+
+    return fit
 
 
 @pytest.fixture
@@ -121,6 +131,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     records: dict[str, EnrollmentRecord] = {}
     policy = [DEFAULT_POLICY]
     readiness, past = [Readiness((), ())], KnownPast()
+    fits: list[pb.Fit] = []
     service = FleetServicer(
         fleet,
         clock,
@@ -128,7 +139,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         shown=lambda name: _shown(name, records, fleet, clock),
         readiness=lambda: readiness[0],
         labels=lambda: no_labels,
-        fit=_fit,
+        fit=_fit_of(fits),
         installation=lambda: INSTALLATION,
         past=past,
     )
@@ -144,7 +155,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with aio.insecure_channel(server.address) as channel:
         stub: Any = pb_grpc.FleetServiceStub(channel)
         yield World(
-            path, fleet, clock, calls, server, stub, channel, records, policy, readiness, past
+            path, fleet, clock, calls, server, stub, channel, records, policy, readiness, past, fits
         )
     await server.stop(0)
 
@@ -355,6 +366,28 @@ async def test_explain_an_eligible_node_without_enrolled_gpus(world: World) -> N
     assert answer.pin_document == ""
 
 
+async def test_fit_pod_tells_when_a_node_got_the_class_that_is_not_wanted(world: World) -> None:
+    world.past.changes = [
+        ClassChange(
+            "2026-11-28T12:03:00Z", PastClass("old", "L0", None), PastClass("new", "L0", None)
+        )
+    ]
+    refused = [pb.Fit(node=f"n{x:02}", code="HASH_MISMATCH") for x in range(12)]
+    busy = pb.Fit(node="busy", code="GPU_BUSY")
+    world.fits += [pb.Fit(node="a-never", code="HASH_MISMATCH"), busy, *refused]
+    request = pb.FitPodRequest(pod_json=b"{}")
+    told = {
+        x.node: (x.class_change.at, x.class_change.old_hash, x.class_change.new_hash)
+        for x in (await world.stub.FitPod(request, timeout=DEADLINE)).fits
+        if x.HasField("class_change")
+    }
+    assert told == {f"n{x:02}": ("2026-11-28T12:03:00Z", "old", "new") for x in range(7)}
+
+    world.past.fails = True
+    fits = (await world.stub.FitPod(request, timeout=DEADLINE)).fits
+    assert [x.node for x in fits if x.HasField("class_change")] == []
+
+
 async def test_fit_pod_passes_bytes_and_namespace(world: World) -> None:
     request = pb.FitPodRequest(pod_json=b"{}", namespace="team-a")
     answer = await world.stub.FitPod(request, timeout=DEADLINE)
@@ -431,7 +464,7 @@ async def test_watch_tells_when_a_lease_runs_out_without_any_event(world: World)
 
 
 async def test_a_watcher_that_leaves_is_forgotten_and_watchers_are_bounded(world: World) -> None:
-    calls = [world.stub.WatchNodes(pb.WatchNodesRequest(), timeout=60) for _ in range(16)]
+    calls = [world.stub.WatchNodes(pb.WatchNodesRequest(), timeout=HANG_S) for _ in range(16)]
     for call in calls:
         assert (await _next(aiter(call))).synced
     assert len(world.fleet.listeners) == 16
@@ -446,7 +479,7 @@ async def test_more_watchers_than_allowed_are_refused_at_once(world: World) -> N
         for _ in range(3)
     ]
     stubs: list[Any] = [pb_grpc.FleetServiceStub(channel) for channel in channels]
-    calls = [stubs[n % 3].WatchNodes(pb.WatchNodesRequest(), timeout=60) for n in range(64)]
+    calls = [stubs[n % 3].WatchNodes(pb.WatchNodesRequest(), timeout=HANG_S) for n in range(64)]
     for call in calls:
         assert (await _next(aiter(call))).synced
     with pytest.raises(aio.AioRpcError) as caught:
@@ -497,7 +530,7 @@ async def _served_as(
         shown=lambda name: _shown(name, world.records, world.fleet, world.clock),
         readiness=lambda: Readiness((), ()),
         labels=lambda: no_labels,
-        fit=_fit,
+        fit=_fit_of(world.fits),
         installation=lambda: INSTALLATION,
     )
     server = local_server(

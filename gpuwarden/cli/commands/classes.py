@@ -10,8 +10,8 @@ from gpuwarden.cli.client import Client, ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.terminal import Column, facts, joined, short_hash, shown
+from gpuwarden.cli.screen import ago, on_screen
+from gpuwarden.cli.terminal import Column, facts, joined, paragraph, short_hash, shown
 from gpuwarden.evidence.class_document import (
     ClassDocument,
     Difference,
@@ -169,3 +169,17 @@ def _scalar(value: Scalar) -> str:
     if isinstance(value, str):
         return value
     return "null" if value is None else str(value).lower()
+
+
+FACTS: Final[tuple[Column[pb.FactChange], ...]] = (
+    Column("FACT", lambda x: x.path),
+    Column("BEFORE", lambda x: x.old),
+    Column("NOW", lambda x: x.new),
+)
+
+
+def class_change_text(whose: str, change: pb.ClassChange, output: Format) -> str:
+    """When a node got another class, and what became different. `whose` begins the line."""
+    hashes = f"{short_hash(change.old_hash)} to {short_hash(change.new_hash)}"
+    head = f"{whose} class changed {ago(change.at)} ago, at {change.at}: {hashes}"
+    return paragraph(head) + on_screen(FACTS, change.facts, output)

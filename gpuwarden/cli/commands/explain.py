@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpuwarden.cli.client import ask
+from gpuwarden.cli.commands.classes import class_change_text
 from gpuwarden.cli.commands.nodes import changes_text, who
 from gpuwarden.cli.commands.reservations import RESERVATIONS
 from gpuwarden.cli.exit_codes import CliError, ExitCode
@@ -43,11 +44,6 @@ REFUSALS: Final[tuple[Column[pb.PastRefusal], ...]] = (
     Column("AT", lambda x: x.at, wide=True),
     Column("STEP", lambda x: str(x.step) if x.step else "", wide=True),
     Column("DETAIL", lambda x: x.detail),
-)
-FACTS: Final[tuple[Column[pb.FactChange], ...]] = (
-    Column("FACT", lambda x: x.path),
-    Column("BEFORE", lambda x: x.old),
-    Column("NOW", lambda x: x.new),
 )
 _TONES: Final = {"reached": Tone.GOOD, "missing": Tone.BAD, "mismatch": Tone.BAD}
 STAGES: Final[tuple[Column[placement_pb2.Station], ...]] = (
@@ -114,7 +110,7 @@ def _node_text(found: pb.ExplainNodeResponse, output: Format) -> str:
     """How it stands and why, what to do and to type, and what has changed."""
     parts = [paragraph(_verdict(found)) + _node_lines(found)]
     parts.append(facts(_advice_of(found)) + _next_text(next_commands(found)))
-    parts += [_changed_text(one, output) for one in found.class_changes]
+    parts += [class_change_text("Its", one, output) for one in found.class_changes]
     if found.enrollment.HasField("candidate"):
         parts.append(changes_text(found.enrollment.candidate))
     if found.refusals:
@@ -182,12 +178,6 @@ def next_commands(found: pb.ExplainNodeResponse) -> tuple[tuple[str, str], ...]:
         text = f"kubectl get pods -A -o wide --field-selector spec.nodeName={name}"
         return ((text, "to see whether its agent runs:"),)
     return ()
-
-
-def _changed_text(change: pb.ClassChange, output: Format) -> str:
-    hashes = f"{short_hash(change.old_hash)} to {short_hash(change.new_hash)}"
-    head = f"Its class changed {ago(change.at)} ago, at {change.at}: {hashes}"
-    return paragraph(head) + on_screen(FACTS, change.facts, output)
 
 
 def _named(remedy: str, node: str) -> str:

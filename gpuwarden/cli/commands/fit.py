@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from gpuwarden.cli.client import ask
+from gpuwarden.cli.commands.classes import class_change_text
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
@@ -97,7 +98,14 @@ def _text(found: pb.FitPodResponse, output: Format) -> str:
 
 def _nodes(found: pb.FitPodResponse, output: Format) -> str:
     columns = (POD, *FITS) if any(one.pod for one in found.fits) else FITS
-    return on_screen(columns, found.fits, output) or "No nodes.\n"
+    table = on_screen(columns, found.fits, output) or "No nodes.\n"
+    return "\n".join((table, *_class_changes(found, output)))
+
+
+def _class_changes(found: pb.FitPodResponse, output: Format) -> list[str]:
+    """Of nodes whose class the pod does not want, each once."""
+    changed = {x.node: x.class_change for x in found.fits if x.HasField("class_change")}
+    return [class_change_text(f"{node}: its", x, output) for node, x in sorted(changed.items())]
 
 
 def parse_manifest(content: bytes) -> dict[str, object]:

@@ -1135,6 +1135,7 @@ class Fit(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     GUARANTEE_FIELD_NUMBER: _builtins.int
     POD_FIELD_NUMBER: _builtins.int
+    CLASS_CHANGE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     passes: _builtins.bool
     code: _builtins.str
@@ -1147,6 +1148,10 @@ class Fit(_message.Message):
     """exact, set or node; empty when it does not pass."""
     pod: _builtins.str
     """The pod of a workload whose map gives each its own place; empty where all are alike."""
+    @_builtins.property
+    def class_change(self) -> Global___ClassChange:
+        """When the node got the class that the pod does not want (HASH_MISMATCH); for the first nodes."""
+
     def __init__(
         self,
         *,
@@ -1157,10 +1162,11 @@ class Fit(_message.Message):
         score: _builtins.int = ...,
         guarantee: _builtins.str = ...,
         pod: _builtins.str = ...,
+        class_change: Global___ClassChange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["class_change", b"class_change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "guarantee", b"guarantee", "node", b"node", "passes", b"passes", "pod", b"pod", "score", b"score"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_change", b"class_change", "code", b"code", "detail", b"detail", "guarantee", b"guarantee", "node", b"node", "passes", b"passes", "pod", b"pod", "score", b"score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -156,6 +156,26 @@ def test_the_last_changes_come_newest_first(log: Log) -> None:
     ]
 
 
+def test_the_last_change_of_each_of_several_nodes(log: Log) -> None:
+    oldest = inventory(gpu(vbios="1"))
+    for node, found in (
+        ("b", OLD),
+        ("a", oldest),
+        ("a", OLD),
+        ("c", OLD),
+        ("a", NEW),
+        ("b", NEW),
+        ("c", NEW),
+        ("a", NEW),
+        ("d", OLD),
+    ):
+        log.accept(node, found)
+    changes = log.classes.last_changes(["d", "b", "a"])
+    assert changes == tuple((node, log.classes.changes_of(node)[0]) for node in ("a", "b"))
+    assert changes[0][1].before.attestation_hash == hash_of(OLD)
+    assert log.classes.last_changes([]) == ()
+
+
 def test_a_folder_without_a_log_has_no_classes(tmp_path: Path) -> None:
     assert PastClasses(tmp_path / "none", TRUST_DOMAIN).beginning("") == ()
 

@@ -47,6 +47,33 @@ def test_where_a_pod_fits(ask: Cli, fleet: FakeFleetServer, pod: str) -> None:
     assert json.loads(request.pod_json)["metadata"]["creationTimestamp"] == "2026-11-27T10:00:00Z"
 
 
+def test_a_change_of_a_class_is_told_once_for_each_node(
+    ask: Cli, fleet: FakeFleetServer, pod: str
+) -> None:
+    change = pb.ClassChange(
+        at="2026-01-02T12:03:00Z",
+        old_hash=f"v1:sha256:{'a' * 64}",
+        new_hash=f"v1:sha256:{'b' * 64}",
+        facts=[pb.FactChange(path="gpus[0].vbios", old=".11", new=".99")],
+    )
+    refused = [
+        pb.Fit(node="gpu-b1", pod=f"web-{x}", code="HASH_MISMATCH", class_change=change)
+        for x in range(2)
+    ]
+    fleet.fit = pb.FitPodResponse(guarded=True, fits=[*refused, FIT.fits[0]])
+    out = ask("fit", "-f", pod).out
+    told = out[out.index("gpu-b1: its class changed") :].split("\n")
+    assert " ".join(told[:-3]).endswith(
+        "ago, at 2026-01-02T12:03:00Z: aaaaaaaa to bbbbbbbb"
+    )
+    assert [x.split() for x in told[-3:]] == [
+        ["FACT", "BEFORE", "NOW"],
+        ["gpus[0].vbios", ".11", ".99"],
+        [],
+    ]
+    assert out.count("its class changed") == 1
+
+
 def test_scores_are_shown_on_request(ask: Cli, fleet: FakeFleetServer, pod: str) -> None:
     fleet.fit = FIT
     row = ask("fit", "-f", pod, "-o", "wide").lines[4].split()
