@@ -17,7 +17,9 @@ from tests.e2e.lab.claim import Claim
 from tests.e2e.lab.description import LABEL
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.logs import files_below
+from tests.e2e.lab.machine import missing
 from tests.e2e.lab.pods import pod
+from tests.e2e.lab.product_images import NEEDS
 from tests.e2e.lab.selection import chosen_kubernetes, why_no_node, why_no_spire
 from tests.e2e.lab.sweep import processes_of
 from tests.e2e.lab.waiting import NeverError, until
@@ -29,7 +31,7 @@ READY_S = 120
 class Kept:
     """`make lab` in a process of its own, with a pod running where there is a node."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, ready_s: int = READY_S) -> None:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
@@ -39,7 +41,7 @@ class Kept:
                 stdout=output,
                 stderr=output,
             )
-        until("make lab is ready", self._says_ready, timeout_s=READY_S)
+        until("make lab is ready", self._says_ready, timeout_s=ready_s)
         said = dict(line.split(None, 1) for line in log.read_text().splitlines()[1:])
         self.folder = Path(said["logs"]).parent
         self.plan = AddressPlan(int(self.folder.name.partition("-")[0]))
@@ -128,6 +130,37 @@ def test_a_lab_with_spire_says_where_everything_is_and_leaves_nothing(tmp_path: 
         assert re.search(r"^CONTAINER", printed_command(said, "ctr"))
         (pods,) = re.findall(r"pods' logs +(\S+)", said)
         assert any(x.name.startswith("spire-system_") for x in Path(pods).iterdir())
+    finally:
+        kept.end(signal.SIGTERM)
+    assert kept.remains() == []
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("real_node")
+@pytest.mark.skipif(bool(why_no_spire()), reason=f"no SPIRE: {'; '.join(why_no_spire())}")
+@pytest.mark.skipif(bool(missing(NEEDS)), reason=f"no images: {'; '.join(missing(NEEDS))}")
+def test_a_lab_with_the_product_answers_what_it_says_to_type(tmp_path: Path) -> None:
+    """`make lab PRODUCT=1`. Images that are not built yet are built."""
+    kept = Kept(tmp_path / "log", "--spire", "--product", ready_s=1500)
+    try:
+        said = kept.log.read_text()
+        (kubectl,) = re.findall(r"alias kubectl=(\S+)", said)
+        (kubeconfig,) = re.findall(r"export KUBECONFIG=(\S+)", said)
+        typed = re.findall(
+            r"kubectl (-n \S+ exec .* gpuwarden (?:nodes|gpus))$", said, re.MULTILINE
+        )
+        answers = [
+            subprocess.run(
+                [kubectl, f"--kubeconfig={kubeconfig}", *command.split()],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=True,
+            ).stdout
+            for command in typed
+        ]
+        assert [x.split()[0] for x in answers] == ["NODE", "NODE"]
+        assert "eligible" in answers[0]
     finally:
         kept.end(signal.SIGTERM)
     assert kept.remains() == []
