@@ -1,6 +1,6 @@
 """The commands of docs/inspect-grpc.md and of the demo, against a real controller with real TLS.
 
-With grpcurl where it is built (`python -m tests.e2e.lab.build grpcurl`) or on PATH, and always with
+With grpcurl where it is built (`make e2e` does) or on PATH, and always with
 a client that knows the services from their descriptions alone.
 """
 

@@ -22,6 +22,7 @@ from tests.e2e.lab.machine import missing
 from tests.e2e.lab.selection import needed, why_no_node, why_no_spire
 from tests.e2e.lab.upstreams import (
     CONTROL_PLANE,
+    GRPCURL,
     NODE,
     SPIRE,
     UPSTREAMS,
@@ -161,7 +162,7 @@ def main() -> int:
     chosen = arguments.project or [*CONTROL_PLANE, *NODE]
     if arguments.for_tests:
         spire = () if why_no_spire() else (SPIRE,)
-        chosen = [*needed(has_node=not why_no_node()), *spire]
+        chosen = [*needed(has_node=not why_no_node()), *spire, GRPCURL]
     if unknown := set(chosen) - {*names, "all"}:
         parser.error(f"no such project: {', '.join(sorted(unknown))}")
     failed = 0
