@@ -147,6 +147,20 @@ def test_why_a_stream_ended_is_shown_until_there_is_another() -> None:
     assert bench.recorder.readiness().replicas == ()
 
 
+def test_only_the_end_that_this_side_asked_for_is_information() -> None:
+    levels = {}
+    for reason in EndReason:
+        with capture_logs() as logged:
+            bench = Bench()
+            bench.recorder.add_replica(REPLICA)
+            bench.recorder.record_end(REPLICA, 1, End(reason, "why"))
+        [line] = [x for x in logged if x.get("cause") == reason]
+        levels[reason] = (line["event"], line["log_level"])
+    assert levels.pop(EndReason.STOPPED) == ("stream.closed", "info")
+    assert levels.pop(EndReason.UNPROVEN) == ("challenge.refused", "warning")
+    assert set(levels.values()) == {("stream.closed", "warning")}
+
+
 def test_an_unavailable_library_is_a_reason() -> None:
     bench = Bench()
     bench.recorder.add_replica(REPLICA)
