@@ -63,9 +63,7 @@ def test_a_change_of_a_class_is_told_once_for_each_node(
     fleet.fit = pb.FitPodResponse(guarded=True, fits=[*refused, FIT.fits[0]])
     out = ask("fit", "-f", pod).out
     told = out[out.index("gpu-b1: its class changed") :].split("\n")
-    assert " ".join(told[:-3]).endswith(
-        "ago, at 2026-01-02T12:03:00Z: aaaaaaaa to bbbbbbbb"
-    )
+    assert " ".join(told[:-3]).endswith("ago, at 2026-01-02T12:03:00Z: aaaaaaaa to bbbbbbbb")
     assert [x.split() for x in told[-3:]] == [
         ["FACT", "BEFORE", "NOW"],
         ["gpus[0].vbios", ".11", ".99"],
