@@ -118,8 +118,8 @@ class Consequence(StrEnum):
 
 
 _OF_THE_APPLICATION: Final = (11, 13, 25, 31, 32, 43, 45, 68, 69, 80)
-_FOR_INFORMATION: Final = (14, 37, 38, 44, 63, 66, 67, 92, 93, *range(106, 109), 121, 137, 141)
-_FOR_INFORMATION_TOO: Final = (154, 157, *range(160, 166))
+_FOR_INFORMATION: Final = (14, 37, 38, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141)
+_FOR_INFORMATION_TOO: Final = (152, 153, 154, 157, 161)
 _CONTAINED: Final = (8, *range(39, 42), 60, *range(70, 73), *range(75, 78), *range(82, 87), 88, 89)
 _CONTAINED_TOO: Final = (94, *range(96, 106), *range(126, 136), 139)
 
@@ -130,9 +130,11 @@ XID_CONSEQUENCES: Final[Mapping[int, Consequence]] = MappingProxyType(
         **dict.fromkeys((*_CONTAINED, *_CONTAINED_TOO), Consequence.PROCESS),
     }
 )
-"""By the actions in NVIDIA's Xid catalog. To ignore it, or to look at the application, is `none`;
-to restart the application for another cause is `process`. 154 only says what another XID has led
-to. Every other XID, known or not, is `reset`."""
+"""By the actions in NVIDIA's Xid catalog, as NVSentinel ships it (`xiderrorsmapping.csv`).
+
+To ignore it, or to look at the application, is `none`; to restart the application for another
+cause is `process`. 154 only says what another XID has led to. Every other XID, known or not, is
+`reset`, those that NVIDIA only wants reported too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ class TestReports:
 
 
 class TestPolicy:
-    @pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 68, 92, 154])
+    @pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 68, 92, 107, 137, 152, 153, 154, 157, 161])
     def test_faults_of_applications_and_information_take_nothing(self, xid: int) -> None:
         assert Policy().consequence(xid) is Consequence.NONE
         assert held((fault(xid),)) == []
@@ -166,7 +166,9 @@ class TestPolicy:
     def test_contained_errors_last_as_long_as_their_processes(self, xid: int) -> None:
         assert Policy().consequence(xid) is Consequence.PROCESS
 
-    @pytest.mark.parametrize("xid", [1, 46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 140, 999])
+    @pytest.mark.parametrize(
+        "xid", [1, 46, 48, 62, 64, 74, 79, 95, 108, 119, 120, 140, 151, 159, 160, 162, 163, 999]
+    )
     def test_all_others_need_a_reset(self, xid: int) -> None:
         assert Policy().consequence(xid) is Consequence.RESET
 
