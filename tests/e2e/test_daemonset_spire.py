@@ -5,6 +5,7 @@ as deploy/spire has them, images by digest, a device plugin, the dedicated sched
 are made up.
 """
 
+import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import DNSName, SubjectAlternativeName, load_pem_x509_certificate
 
 from sandbox.fleet.tally import metrics_of
 from tests.contracts.pod_resources import DEVICES, RESOURCE
@@ -22,7 +24,7 @@ from tests.e2e.lab.product_images import NEEDS
 from tests.e2e.lab.selection import why_no_spire
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.deployed import REPLICAS, Document
-from tests.e2e.product.entries import AGENT, shipped_entries
+from tests.e2e.product.entries import AGENT, CONTROLLER, shipped_entries
 from tests.e2e.product.pod_processes import pid_in_node, process_of
 from tests.e2e.product.pods import refusals
 from tests.e2e.product.rounds import Rounds, Told, settled_rounds
@@ -60,6 +62,17 @@ def test_kubectl_exec_shows_the_node_at_l1_in_both_replicas(world: World) -> Non
         table = world.cluster.gpuwarden(replica, "nodes").splitlines()
         (line,) = (x.split() for x in table if x.startswith(world.lab.node.name))
         assert line[1:4] == ["eligible", "L1", str(len(DEVICES))]
+
+
+def test_the_shipped_entry_gives_the_controllers_their_dns_names(world: World) -> None:
+    """So that `grpcurl -cacert` verifies them, as docs/inspect-grpc.md says."""
+    wanted = shipped_entries(world.lab.node.name)[CONTROLLER].dns
+    for pod in world.cluster.pods("controller"):
+        pem = ssl.get_server_certificate((pod["status"]["podIP"], 9443), timeout=60)
+        names = load_pem_x509_certificate(pem.encode()).extensions.get_extension_for_class(
+            SubjectAlternativeName
+        )
+        assert names.value.get_values_for_type(DNSName) == list(wanted)
 
 
 def test_what_a_managed_pod_holds_is_in_verified_evidence(world: World) -> None:

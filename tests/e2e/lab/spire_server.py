@@ -100,11 +100,20 @@ class SpireServer(Program):
     def evict(self, agent_id: str) -> None:
         self.cli("agent", "evict", "-spiffeID", agent_id)
 
-    def register(self, spiffe_id: str, parent_id: str, *selectors: str, admin: bool = False) -> str:
+    def register(
+        self,
+        spiffe_id: str,
+        parent_id: str,
+        *selectors: str,
+        admin: bool = False,
+        dns: Sequence[str] = (),
+    ) -> str:
         """Create a registration entry; returns its id."""
         arguments = ["entry", "create", "-spiffeID", spiffe_id, "-parentID", parent_id]
         for selector in selectors:
             arguments += ["-selector", selector]
+        for name in dns:
+            arguments += ["-dns", name]
         if admin:
             arguments.append("-admin")
         results = self.asked(*arguments)["results"]

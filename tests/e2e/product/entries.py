@@ -5,6 +5,7 @@ What the SPIRE controller manager would create, read from the same file.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
@@ -19,6 +20,7 @@ AGENT, CONTROLLER = "gpuwarden-agent", "gpuwarden-controller"
 class Entry:
     spiffe_id: str
     selectors: Sequence[str]
+    dns: Sequence[str]
 
 
 def shipped_entries(node: str) -> dict[str, Entry]:
@@ -27,7 +29,7 @@ def shipped_entries(node: str) -> dict[str, Entry]:
     return {x["metadata"]["name"]: _entry(x["spec"], node) for x in yaml.safe_load_all(text)}
 
 
-def _entry(spec: dict[str, str], node: str) -> Entry:
+def _entry(spec: dict[str, Any], node: str) -> Entry:
     spiffe_id = spec["spiffeIDTemplate"]
     for template, value in (
         ("{{ .TrustDomain }}", TRUST_DOMAIN),
@@ -35,4 +37,4 @@ def _entry(spec: dict[str, str], node: str) -> Entry:
     ):
         spiffe_id = spiffe_id.replace(template, value)
     assert "{{" not in spiffe_id
-    return Entry(spiffe_id, spec["workloadSelectorTemplates"])
+    return Entry(spiffe_id, spec["workloadSelectorTemplates"], spec.get("dnsNameTemplates", ()))

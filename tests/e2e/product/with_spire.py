@@ -61,8 +61,9 @@ class World:
 
     def add(self, name: str, selectors: Sequence[str]) -> str:
         """An entry with these selectors; its id."""
-        spiffe_id = shipped_entries(self.lab.node.name)[name].spiffe_id
-        return self.spire.server.register(spiffe_id, self.spire.agent_id, *selectors)
+        entry = shipped_entries(self.lab.node.name)[name]
+        agent = self.spire.agent_id
+        return self.spire.server.register(entry.spiffe_id, agent, *selectors, dns=entry.dns)
 
     def verified(self) -> Document:
         """Wait until both replicas have verified the node; as the last one sees it."""
