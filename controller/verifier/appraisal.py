@@ -132,10 +132,8 @@ class Appraiser:
         evidence, odd_use = without_malformed_use(evidence)
         reads = readable(evidence, enrolled_gpus)
         answering = evidence.inventory.gpus
-        if reads.inventory is not evidence.inventory:
-            evidence = msgspec.structs.replace(evidence, inventory=reads.inventory)
         return InventoryQuestion(
-            evidence=evidence,
+            evidence=msgspec.structs.replace(evidence, inventory=reads.inventory),
             answering=answering,
             reads=reads,
             odd_use=odd_use,
@@ -231,8 +229,6 @@ class _Shown:
 
     def judged(self, evidence: Evidence) -> Evidence:
         """The evidence with what is left; what was dropped counts as not read."""
-        if self.inventory is evidence.inventory:
-            return evidence
         reads = (*self.failed_reads, *failed_reads_of(self.dropped))
         return msgspec.structs.replace(evidence, inventory=self.inventory, failed_reads=reads)
 
