@@ -130,7 +130,7 @@ def accepted_gpus(
     enrolled_gpus: Mapping[str, EnrolledGpu],
     identity_keys: Mapping[str, str],
     enrolled: frozenset[str],
-    unread_migs: frozenset[str] = frozenset(),
+    unread_migs: frozenset[str | None] = frozenset(),
 ) -> tuple[EnrolledGpu, ...]:
     """The enrolled GPUs once this evidence is accepted: unread facts filled in, none replaced.
 
@@ -210,8 +210,6 @@ def _enrolled_gpu(
     if enrolled_gpu is not None and enrolled_gpu.complete:
         shown = enrolled_gpu.serial or serial(gpu.serial)
         key = enrolled_gpu.identity_key or identity_key
-        if (shown, key) == (enrolled_gpu.serial, enrolled_gpu.identity_key):
-            return enrolled_gpu
         return replace(enrolled_gpu, serial=shown, identity_key=key)
     return EnrolledGpu(
         uuid=gpu.uuid,
@@ -227,11 +225,7 @@ def _with_mig_devices(
 ) -> EnrolledGpu:
     kept = known.mig_devices if known else ()
     migs = tuple(sorted({*(x.uuid for x in gpu.mig_devices), *kept}))
-    return (
-        enrolled_gpu
-        if enrolled_gpu.mig_devices == migs
-        else replace(enrolled_gpu, mig_devices=migs)
-    )
+    return replace(enrolled_gpu, mig_devices=migs)
 
 
 # --- findings
@@ -306,10 +300,9 @@ def enrolled_uuids(question: InventoryQuestion) -> frozenset[str]:
     return _listed_uuids(question) | _enrolled_by_serial(question).keys()
 
 
-def unread_migs(evidence: Evidence) -> frozenset[str]:
-    """GPUs whose MIG devices could not all be read."""
-    failed = (x.gpu for x in evidence.failed_reads if x.fact == _MIG_DEVICES)
-    return frozenset(x for x in failed if x is not None)
+def unread_migs(evidence: Evidence) -> frozenset[str | None]:
+    """GPUs whose MIG devices could not all be read; None for one that has no name."""
+    return frozenset(x.gpu for x in evidence.failed_reads if x.fact == _MIG_DEVICES)
 
 
 def _nameless(evidence: Evidence) -> Iterator[str]:
