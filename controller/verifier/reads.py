@@ -118,8 +118,6 @@ def _why(read: FailedRead) -> str:
 
 
 def _without(inventory: Inventory, unhealthy: Mapping[str, str]) -> Inventory:
-    if not unhealthy:
-        return inventory
     lost = tuple(
         LostGpu(uuid=x.uuid, index=x.index, pci_bus_id=x.pci_bus_id, error=unhealthy[x.uuid])
         for x in inventory.gpus
