@@ -126,8 +126,6 @@ def _links(links: tuple[NvLink, ...]) -> tuple[NvLink, ...]:
 
 def _mig(device: MigDevice) -> MigDevice:
     profile, memory = device.profile, device.memory_mib
-    if (profile is None or is_version(profile)) and (memory is None or is_small(memory)):
-        return device
     return msgspec.structs.replace(
         device,
         profile=profile if profile is not None and is_version(profile) else None,

@@ -2,8 +2,15 @@
 
 import pytest
 
+from agent.gpu.facts import NO_VALUE
 from controller.fleet.enrollment import EnrolledGpu
-from controller.verifier.reads import Readable, readable, warnings_of_readings
+from controller.verifier.reads import (
+    Readable,
+    failed_reads_of,
+    readable,
+    warnings_of_readings,
+)
+from gpuwarden.evidence.auxiliary_facts import Dropped
 from gpuwarden.evidence.model import Evidence, FailedRead, Inventory
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import WALL, Scene
@@ -62,9 +69,10 @@ class TestAGpuThatShowsItsName:
         )
         assert found.undecidable == (f"ecc of {gpu_uuid(2)}", f"vbios of {gpu_uuid(1)}")
 
-    def test_a_fact_of_the_node_is_no_fact_of_the_gpu_it_was_read_by(self) -> None:
-        found = read(inventory(gpu(0), gpu(1)), failed("driver", gpu_uuid(2)))
-        assert (found.unhealthy, found.undecidable) == ({}, (f"driver of {gpu_uuid(2)}",))
+    @pytest.mark.parametrize("fact", ["gpus", "arch", "driver", "cc", "systemUuid"])
+    def test_a_fact_of_the_node_is_no_fact_of_the_gpu_it_was_read_by(self, fact: str) -> None:
+        found = read(inventory(gpu(0), gpu(1)), failed(fact, gpu_uuid(2)))
+        assert (found.unhealthy, found.undecidable) == ({}, (f"{fact} of {gpu_uuid(2)}",))
 
     def test_a_fact_without_a_gpu_is_the_nodes(self) -> None:
         found = read(inventory(gpu(0), gpu(1)), failed("vbios", None))
@@ -94,6 +102,11 @@ class TestAGpuThatShowsItsName:
     def test_a_serial_that_was_never_enrolled_is_not_missed(self) -> None:
         enrolled = {gpu_uuid(1): EnrolledGpu(gpu_uuid(1))}
         assert not read(inventory(gpu(0, serial=None)), enrolled=enrolled).unhealthy
+
+
+def test_a_dropped_fact_is_told_as_an_agent_tells_it_that_dropped_it_itself() -> None:
+    [read_] = failed_reads_of([Dropped("product", gpu_uuid(1), "\\x00")])
+    assert (read_.fact, read_.gpu, read_.error) == ("product", gpu_uuid(1), NO_VALUE)
 
 
 class TestAGpuWithoutAName:
