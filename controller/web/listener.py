@@ -120,10 +120,13 @@ class _Connection(asyncio.Protocol):
         if self._handler is not None:
             self._listener.heard(self)
             self._handler.data_received(data)
-        elif len(self._early) + len(data) > _EARLY_BYTES:
-            self.cut(ConnectionEnd.NO_REQUEST)
-        else:
+        elif self._raw is None or len(self._early) + len(data) <= _EARLY_BYTES:
             self._early += data
+        elif self._raw.get_protocol() is self:  # no hello is that long
+            self.cut(ConnectionEnd.NO_REQUEST)
+        else:  # TLS gives a request on some turns before it says that hands are shaken
+            self._early += data
+            self._raw.pause_reading()
 
     def eof_received(self) -> bool | None:
         """Pass it on."""
@@ -186,6 +189,8 @@ class _Connection(asyncio.Protocol):
         self._raw = secure
         self._listener.greeted(self, secure.get_extra_info("peercert"))
         self._serve(secure)
+        if not raw.is_closing():
+            raw.resume_reading()
 
     def _pass_hello_on(self, raw: asyncio.Transport) -> None:
         """Give TLS what came before it took the connection over, which reads nothing meanwhile.

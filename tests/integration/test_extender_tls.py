@@ -1,6 +1,7 @@
 """The extender over mTLS: who gets in, and certificates that change while it serves."""
 
 import asyncio
+import json
 import math
 import shutil
 import socket
@@ -375,10 +376,31 @@ def test_a_hello_that_is_there_before_the_connection_is_accepted_is_answered(
         assert set(runner.run(shake_hands())) == {"TLSv1.3"}
 
 
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_large_request_right_behind_the_handshake_is_answered(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """TLS gives the request on before the server knows that hands are shaken."""
+    names = ["n1", *(f"other-{x:060}" for x in range(15_000))]
+    body = json.dumps(BODY | {"NodeNames": names}).encode()
+    head = f"POST /filter HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def ask_at_once() -> list[bytes]:
+        async with running(tmp_path) as tls:
+            made = context(tls, tls.ca.issue("scheduler"))
+            eager = [EagerClient(made, tls.port) for _ in range(3)]
+            return [await client.answered(head.encode() + body) for client in eager]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        answers = runner.run(ask_at_once())
+    assert [x.partition(b"\r\n")[0] for x in answers] == [b"HTTP/1.1 200 OK"] * 3
+
+
 class EagerClient:
     """Sends its hello at once: the loop has had no turn since it connected."""
 
     def __init__(self, made: ssl.SSLContext, port: int) -> None:
+        self._asked = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = made.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
         with suppress(ssl.SSLWantReadError):
@@ -397,6 +419,21 @@ class EagerClient:
                     self._tls.do_handshake()
                     return self._tls.version()
         return None
+
+    async def answered(self, request: bytes) -> bytes:
+        """The first bytes of the answer to a request that ends the client's handshake."""
+        loop = asyncio.get_running_loop()
+        with self._socket:
+            while chunk := await loop.sock_recv(self._socket, 1 << 16):
+                self._incoming.write(chunk)
+                with suppress(ssl.SSLWantReadError):
+                    if not self._asked:
+                        self._tls.do_handshake()
+                        self._tls.write(request)
+                        self._asked = True
+                        await loop.sock_sendall(self._socket, self._outgoing.read())
+                    return self._tls.read(1 << 16)
+        return b""
 
 
 async def test_a_crowd_of_half_open_handshakes_does_not_keep_a_client_out(tmp_path: Path) -> None:
