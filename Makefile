@@ -15,6 +15,8 @@ K ?=
 FUZZ_TARGETS ?= evidence envelope extender configuration admission
 OLDER_KUBERNETES := 1.34.4
 FUZZER := $(VENV)/.fuzzer
+SITE_VENV := build/docs-venv
+SITE := $(SITE_VENV)/.ready
 REVISION ?= unknown
 WHOLE_RUN := $(BIN)/python -m tests.whole_run
 # The tests on a cluster wait more than they compute: two processes, each with a cluster.
@@ -54,6 +56,11 @@ demo: $(DEMO) $(NVML) ## The whole trust path on this machine, checked step by s
 
 fleet: $(DEMO) ## NODES simulated agents against one controller, things happening to them
 	$(BIN)/python -m sandbox fleet --nodes $(NODES) $(ARGS)
+
+$(SITE): requirements/docs.txt
+	@$(PYTHON) -m venv $(SITE_VENV)
+	@$(SITE_VENV)/bin/python -m sandbox.install requirements/docs.txt
+	@touch $@
 
 $(FUZZER): requirements/fuzz.txt $(SETUP)
 	@$(INSTALL) requirements/fuzz.txt
@@ -131,11 +138,12 @@ proto: $(SETUP) ## Generate the protobuf code again
 golden: $(SETUP) ## Write the golden vectors again (a change is a new version of the format)
 	$(BIN)/python -m tests.golden.generate
 
-docs: $(SETUP) ## Write the generated reference pages again
+docs: $(SETUP) $(SITE) ## Write the generated reference pages again and build the site in site/
 	$(BIN)/python -m tests.docs_pages
+	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/python -m mkdocs build --clean
 
 lock: $(SETUP) ## Resolve requirements/*.txt again from pyproject.toml
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh requirements/lock.sh
 
 clean: ## Remove everything that make made
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

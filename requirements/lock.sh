@@ -14,3 +14,4 @@ compile pyproject.toml --group demo -c requirements/dev.txt -o requirements/demo
 compile --group pyproject.toml:zig -o requirements/zig.txt
 compile --group pyproject.toml:go -o requirements/go.txt
 compile --group pyproject.toml:fuzz -o requirements/fuzz.txt
+compile --group pyproject.toml:docs -o requirements/docs.txt

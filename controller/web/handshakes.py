@@ -159,5 +159,5 @@ class HandshakeRecord:
             return None
         return (
             f"TLS handshakes fail and none has succeeded yet ({self.refused} refused, the last:"
-            f" {self.last}); docs/troubleshooting.md, case 16"
+            f" {self.last}); docs/troubleshooting.md#tls-handshakes-fail"
         )

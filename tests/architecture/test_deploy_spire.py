@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from typing import Any
 
 import pytest
@@ -70,9 +71,8 @@ def test_entries_name_the_identities_of_the_code() -> None:
 def test_the_policy_of_the_readme_is_one() -> None:
     readme = (FOLDER / "README.md").read_text()
     (example,) = re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
-    lines = [line.removeprefix("   ") for line in example.splitlines()]
     head = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: Policy\n"
-    text = head + "\n".join(lines).replace("DIGEST", "a" * 64)
+    text = head + textwrap.dedent(example).replace("DIGEST", "a" * 64)
     policy = decode_policy(text.encode())
     assert policy.attestors is not None
     assert policy.attestors["k8s_psat"].images == frozenset({"sha256:" + "a" * 64})

@@ -6,20 +6,23 @@ from tests.e2e.lab.upstreams import CONTROL_PLANE, NODE, UPSTREAMS, Upstream
 
 _HEAD = """# Compatibility
 
-What gpuwarden is tested against: real programs, built from pinned modules (`tests/e2e/lab/modules`)
-and run together by `make e2e`. `make docs` writes this page from those modules.
+gpuwarden is tested against these programs. They are built from pinned modules
+(`tests/e2e/lab/modules`) and run together by `make e2e`. `make docs` writes this page from those
+modules. Agents and controllers run on Linux with Python 3.11 or newer.
 
 | project | version | programs | tested |
 |---|---|---|---|
 """
 
 _FOOT = """
-"Node" is the real node of the lab: its own processes, mounts and network, cgroup version 1 or 2 as
-the machine has it. The older Kubernetes runs the control-plane tests:
-`KUBERNETES={older} make e2e`, which `make e2e-long` does as well.
-CoreDNS is built with the plugins `errors`, `kubernetes` and `ready` alone.
+| tested | meaning |
+|---|---|
+| every run | by `make e2e` |
+| node | on the lab's real node: its own processes, mounts and network |
+| control plane | without a node; the older Kubernetes by `make e2e-long` |
 
-Agents and controllers run on Python 3.11 or newer on Linux.
+The older Kubernetes alone: `KUBERNETES={older} make e2e`. The node has the machine's version of
+cgroups, 1 or 2. CoreDNS is built with the plugins `errors`, `kubernetes` and `ready` alone.
 """
 
 _HARDWARE = Path(__file__).resolve().parents[2] / "hardware" / "seen.md"
