@@ -159,7 +159,7 @@ def test_a_lab_with_the_product_answers_what_it_says_to_type(tmp_path: Path) -> 
             ).stdout
             for command in typed
         ]
-        assert [x.split()[0] for x in answers] == ["NODE", "NODE"]
+        assert [x.split()[0] for x in answers] == ["NAME", "NODE"]
         assert "eligible" in answers[0]
     finally:
         kept.end(signal.SIGTERM)
