@@ -20,7 +20,7 @@ SITE := $(SITE_VENV)/.ready
 REVISION ?= unknown
 WHOLE_RUN := $(BIN)/python -m tests.whole_run
 # The tests on a cluster wait more than they compute: two processes, each with a cluster.
-E2E_WORKERS := $(if $(K),-n0,-n2 --dist loadfile --no-loadscope-reorder)
+E2E_WORKERS := $(if $(K),-n0,-n3 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock golden docs images lab e2e e2e-long hardware clean
