@@ -19,7 +19,7 @@ SITE_VENV := build/docs-venv
 SITE := $(SITE_VENV)/.ready
 REVISION ?= unknown
 WHOLE_RUN := $(BIN)/python -m tests.whole_run
-# The tests on a cluster wait more than they compute: two processes, each with a cluster.
+# The tests on a cluster wait more than they compute: three processes, each with a cluster.
 E2E_WORKERS := $(if $(K),-n0,-n3 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
