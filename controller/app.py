@@ -178,7 +178,13 @@ class _Controller:
         announce_settings(self._loaded, parts, self._log)
         self._audit_open = True
         await parts.audit.open()
-        for part in (parts.cluster, parts.hints, parts.waiting_events, parts.binding):
+        for part in (
+            parts.cluster,
+            parts.hints,
+            parts.waiting_events,
+            parts.binding,
+            parts.certificates,
+        ):
             for name, task in ({} if part is None else part.tasks()).items():
                 self._supervisor.watch(name, task)
         await self._read_store()
@@ -187,8 +193,12 @@ class _Controller:
         self._svid_watcher.start()
         record_settings(self._loaded, parts)
         try:
-            self.addresses = await self._listeners.open(self._prepare_for_agents)
-        except (OSError, ListenError, SocketInUseError) as error:
+            self.addresses = await self._listeners.open(
+                self._await_certificates, self._prepare_for_agents
+            )
+        except (OSError, ListenError, SocketInUseError, TlsFilesError) as error:
+            if self._stop.is_set():
+                return
             raise StartError(str(error), EXIT_FAULT) from error
         parts.conditions.state.listening_since_ns = parts.clock.boottime_ns()
         self._supervisor.watch("ticks", Ticks(parts, self._instruments).follow(self._tempo.tick_s))
@@ -219,6 +229,16 @@ class _Controller:
             following = parts.spire.poller.follow(parts.revocation.carry_out)
             self._supervisor.watch("spire", following)
             await parts.spire.poller.await_snapshot(self._tempo.first_svid_s)
+
+    async def _await_certificates(self) -> None:
+        """Wait until the files are there of each listener whose certificate is managed."""
+        certificates = self._parts.certificates
+        if certificates is None:
+            return
+        waiting = [asyncio.ensure_future(x.wait()) for x in (certificates.complete, self._stop)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
 
     async def _await_svid(self) -> None:
         """Wait up to `first_svid_s` for an SVID, so that the first handshakes succeed."""

@@ -26,6 +26,7 @@ FLOORS = {
     "controller/binding/records.py": 100.0,
     "controller/binding/request.py": 100.0,
     "controller/binding/use.py": 100.0,
+    "controller/certificates/": 100.0,
     "": 90.0,
 }
 """Path prefix -> least covered share of lines and branches together, in percent."""

@@ -1,7 +1,7 @@
 """The resources of the Kubernetes API that the controller uses: calls, objects and errors.
 
-`CALLS` is the one list of calls: RBAC in deploy/ grants exactly it, and tests compare it with
-the rules and with the API server's audit log. No IO.
+`CALLS` and `CERTIFICATE_CALLS` are the one list of calls: RBAC in deploy/ grants exactly it, and
+tests compare it with the rules and with the API server's audit log. No IO.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,15 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from controller.certificates.leaves import AUTHORITY_SECRET, TRUST_BUNDLE, leaf_specs
 from gpuwarden.redaction import without_secrets
 
 T = TypeVar("T")
 
 GROUP: Final = "gpuwarden.dev"
 LEASE_NAME: Final = "gpuwarden-controller"
+PODS_WEBHOOKS: Final = "gpuwarden-pods"
+BINDINGS_WEBHOOKS: Final = "gpuwarden-bindings"
 
 
 class Verb(StrEnum):
@@ -84,6 +87,14 @@ LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
 EVENTS: Final = Resource("events.k8s.io", "v1", "events", namespaced=True)
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews")
 """Asked, never stored."""
+SECRETS: Final = Resource("", "v1", "secrets", namespaced=True)
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps", namespaced=True)
+MUTATING_WEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations"
+)
+VALIDATING_WEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations"
+)
 
 EVICTION: Final = "eviction"
 """Of pods: policy/v1 Eviction."""
@@ -117,6 +128,30 @@ CALLS: Final = (
     Call(Verb.PATCH, EVENTS),
     Call(Verb.CREATE, TOKEN_REVIEWS),
 )
+
+CERTIFICATE_CALLS: Final = (
+    Call(Verb.CREATE, SECRETS, own_namespace=True),
+    *(
+        Call(verb, SECRETS, own_namespace=True, name=name)
+        for name in (AUTHORITY_SECRET, *(spec.secret for spec in leaf_specs("")))
+        for verb in (Verb.GET, Verb.PATCH)
+    ),
+    Call(Verb.CREATE, CONFIG_MAPS, own_namespace=True),
+    *(
+        Call(verb, CONFIG_MAPS, own_namespace=True, name=TRUST_BUNDLE)
+        for verb in (Verb.GET, Verb.PATCH)
+    ),
+    *(
+        Call(verb, kind, name=name)
+        for kind, name in (
+            (MUTATING_WEBHOOKS, PODS_WEBHOOKS),
+            (MUTATING_WEBHOOKS, BINDINGS_WEBHOOKS),
+            (VALIDATING_WEBHOOKS, PODS_WEBHOOKS),
+        )
+        for verb in (Verb.GET, Verb.PATCH)
+    ),
+)
+"""With `certificates.selfManaged` besides. A name cannot limit create."""
 
 
 def with_query(path: str, **query: str | int | None) -> str:

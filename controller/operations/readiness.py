@@ -45,6 +45,10 @@ class ReadinessFacts:
     """Clients that are refused, certificates that end."""
     cluster_warnings: tuple[str, ...] = ()
     """Watches of the Kubernetes API that are down."""
+    certificates_error: str | None = None
+    """What listeners wait for before they open."""
+    certificate_warnings: tuple[str, ...] = ()
+    """Managed certificates that cannot be read, written or renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ def readiness(facts: ReadinessFacts) -> Readiness:
         f"stores: {facts.stores_error}" if facts.stores_error else None,
         f"directory: {facts.directory_error}" if facts.directory_error else None,
         f"spire: {facts.spire_error}" if facts.spire_error else None,
+        f"certificates: {facts.certificates_error}" if facts.certificates_error else None,
     )
     warnings = [*facts.insecure, *facts.spire_warnings]
     if facts.clock_suspect:
@@ -101,6 +106,7 @@ def readiness(facts: ReadinessFacts) -> Readiness:
         warnings.append(f"ledger: {facts.ledger_uncertainty}")
     warnings.extend(facts.listener_warnings)
     warnings.extend(facts.cluster_warnings)
+    warnings.extend(facts.certificate_warnings)
     return Readiness(tuple(text for text in reasons if text is not None), tuple(warnings))
 
 
@@ -142,6 +148,10 @@ class ProcessState:
     """What nothing is reserved before; without a binding webhook nothing is."""
     listener_warnings: Callable[[], tuple[str, ...]] = lambda: ()
     """What somebody should know of the listeners."""
+    certificates_error: Callable[[], str | None] = lambda: None
+    """What listeners wait for before they open."""
+    certificate_warnings: Callable[[], tuple[str, ...]] = lambda: ()
+    """What somebody should know of managed certificates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +234,8 @@ class Conditions:
                 spire_warnings=spire.warnings,
                 listener_warnings=self.state.listener_warnings(),
                 cluster_warnings=self.cluster_warnings(),
+                certificates_error=self.state.certificates_error(),
+                certificate_warnings=self.state.certificate_warnings(),
             )
         )
 

@@ -79,9 +79,9 @@ def show_listener(server: HttpServer, instruments: Instruments) -> None:
     """Have gauges worked out when Prometheus asks: connections, and how long its chain lasts."""
     connections: Callable[[], float] = server.__len__
     instruments.gauge(names.CONNECTIONS).labels(server.name).set_function(connections)
-    if server.tls is not None:
+    if server.has_tls:
         left = instruments.gauge(names.SERVING_CERTIFICATE_EXPIRY).labels(server.name)
-        left.set_function(server.tls.seconds_left)
+        left.set_function(server.seconds_left)
     if server.clients is not None:
         ends = instruments.gauge(names.CLIENT_CERTIFICATE_EXPIRY).labels(server.name)
         ends.set_function(server.client_seconds_left)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
@@ -251,11 +252,15 @@ class HttpServer:
     ) -> None:
         """Raises TlsFilesError before anything listens; `client_roots` and `now` as in ServingTls.
 
-        `name` is the listener's, as in the settings.
+        `name` is the listener's, as in the settings. Files that may come later are read by `start`.
         """
         self.name = name
         self.limits = limits
-        self.tls = None if tls is None else ServingTls(tls, client_roots, now)
+        self._open_tls = None if tls is None else partial(ServingTls, tls, client_roots, now)
+        self.tls: ServingTls | None = None
+        """None without TLS, and before `start` where the files may come later."""
+        if self._open_tls is not None and tls is not None and not tls.may_come_later:
+            self.tls = self._open_tls()
         self._address = address
         self._observer = observer
         self._reload_s = reload_s
@@ -298,7 +303,12 @@ class HttpServer:
         return self._connections.count(Phase.BUSY)
 
     async def start(self) -> tuple[str, int]:
-        """Listen; returns the address that was bound (port 0 means any free one)."""
+        """Listen; returns the address that was bound (port 0 means any free one).
+
+        Raises OSError, and TlsFilesError for files that may come later and have not.
+        """
+        if self._open_tls is not None and self.tls is None:
+            self.tls = self._open_tls()
         await self._runner.setup()
         self._server = await asyncio.get_running_loop().create_server(
             lambda: _Connection(self),
@@ -348,6 +358,15 @@ class HttpServer:
         if self._sweeping is not None:
             self._sweeping.cancel()
         self._server = None
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether it speaks TLS and nothing else."""
+        return self._open_tls is not None
+
+    def seconds_left(self) -> float:
+        """Until the chain in use ends; NaN before there is one."""
+        return math.nan if self.tls is None else self.tls.seconds_left()
 
     def client_seconds_left(self) -> float:
         """Until the first certificate of its clients ends; NaN where none was shown."""

@@ -48,6 +48,8 @@ class TlsFiles:
     private_key: Path = field(repr=False)
     client_ca: Path | None = None
     """None: clients are not asked for a certificate (loopback only)."""
+    may_come_later: bool = False
+    """The files need not be there before the listener opens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,9 @@ from controller.settings import (
     Scheduling,
 )
 from controller.web.listener import HttpServer
-from controller.web.tls import TlsFiles
 from controller.web.verbs import AskHeldBack
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
+from controller.wiring.certificates import tls_files
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
 
@@ -157,7 +157,7 @@ def admission_server(
         webhooks.application(),
         name="admission",
         address=settings.listen.admission,
-        tls=TlsFiles(tls.cert, tls.key, tls.client_ca),
+        tls=tls_files(settings, tls.cert, tls.key, tls.client_ca),
         limits=limits,
         observer=recorder,
     )

@@ -17,8 +17,11 @@ from controller.admission.pod_webhooks import AdmissionDecision
 from controller.binding.records import BindDecision
 from controller.binding.use import UseFault
 from controller.binding.waking import WaitingPod
+from controller.certificates.files import CertificateFiles
+from controller.certificates.plan import Terms
 from controller.fleet.trust import TrustChange
 from controller.kube.cache import DEFAULT_PACE, Cache, Change, ListWatch, Observe, Pace
+from controller.kube.certificates import ManagedCertificates
 from controller.kube.client import ApiClient, Exchange
 from controller.kube.enrollments import KubernetesEnrollmentStore
 from controller.kube.events import (
@@ -60,6 +63,7 @@ from controller.placement.explanation import PodExplanation
 from controller.placement.filter_and_score import FilterDecision, Totals
 from controller.placement.keys import RequirementRules
 from controller.placement.requirements import Requirements, controlling_owner
+from controller.record import AuditLog
 from controller.settings import KubernetesSettings
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S
@@ -93,6 +97,7 @@ class Cluster:
         self._replica = replica
         self._pace = pace
         self._stale_after_ns = settings.stale_after.ns
+        self._namespace = settings.namespace
         self._writes_events = settings.events
         self._api = api = ApiClient(exchange, instruments)
         stale_after_ns = settings.stale_after.ns
@@ -230,6 +235,23 @@ class Cluster:
             say=self._events.say,
             boottime_ns=self._clock.boottime_ns,
             rules=self._rules,
+        )
+
+    def managed_certificates(
+        self, files: CertificateFiles, *, terms: Terms, listeners: frozenset[str], audit: AuditLog
+    ) -> ManagedCertificates:
+        """Keeps certificates in Secrets and as files; `listeners` cannot open before theirs."""
+        return ManagedCertificates(
+            self._api,
+            files,
+            namespace=self._namespace,
+            terms=terms,
+            listeners=listeners,
+            clock=self._clock,
+            instruments=self._instruments,
+            audit=audit,
+            leads=self.leadership.leads,
+            jitter=_jitter,
         )
 
     def _waiting(self) -> Iterator[AdmittedPod]:

@@ -20,6 +20,7 @@ from controller.explain.node import RecentRefusals
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.quarantine import QuarantineEntries, QuarantineFate
 from controller.fleet.registry import Changes, FleetRegistry
+from controller.kube.certificates import ManagedCertificates
 from controller.kube.client import Exchange
 from controller.kube.node_hints import NodeHints
 from controller.kube.waiting_events import WaitingPodEvents
@@ -49,6 +50,7 @@ from controller.wiring.binding import (
     BindingParts,
     is_report_only,
 )
+from controller.wiring.certificates import managed_certificates
 from controller.wiring.cluster import Cluster
 from controller.wiring.listeners import Listeners, RpcServices
 from controller.wiring.pods import (
@@ -118,6 +120,8 @@ class Parts:
     """None unless pods reach their nodes by affinity."""
     waiting_events: WaitingPodEvents | None
     """Likewise, and where Events are written."""
+    certificates: ManagedCertificates | None
+    """None where others give the listeners their certificates."""
     streams: StreamTable
     fleet: FleetServicer
     listeners: Listeners
@@ -258,6 +262,10 @@ def assemble(
         instruments=instruments,
     )
     conditions.state.listener_warnings = listeners.warnings
+    certificates = managed_certificates(settings, cluster, audit)
+    if certificates is not None:
+        conditions.state.certificates_error = certificates.waiting
+        conditions.state.certificate_warnings = certificates.warnings
     return Parts(
         clock=clock,
         conditions=conditions,
@@ -283,6 +291,7 @@ def assemble(
         binding=binding,
         hints=node_hints(settings, cluster, verbs, conditions),
         waiting_events=waiting_events(settings, cluster, verbs, conditions),
+        certificates=certificates,
         streams=streams,
         fleet=services.fleet,
         listeners=listeners,

@@ -121,14 +121,20 @@ class Listeners:
         for one in self._http:
             show_listener(one, instruments)
 
-    async def open(self, before_agents: Callable[[], Awaitable[None]]) -> Addresses:
+    async def open(
+        self,
+        before_tls: Callable[[], Awaitable[None]],
+        before_agents: Callable[[], Awaitable[None]],
+    ) -> Addresses:
         """Open all of them; no agent is heard before `before_agents` is over.
 
-        Raises OSError or SocketInUseError for an address that cannot be had; `close` closes
-        what was opened until then.
+        Listeners whose certificates come later open when `before_tls` is over. Raises OSError or
+        SocketInUseError for an address that cannot be had, and TlsFilesError where certificates
+        did not come; `close` closes what was opened until then.
         """
         ops = await _started(self._ops)
         await self._serve(self._local_server())
+        await before_tls()
         extender = await _started(self._extender)
         admission = await _started(self._admission)
         api = await _started(self._api)

@@ -23,7 +23,7 @@ from controller.policy import Policy
 from controller.recorders.binding import BindingRecorder, UseRecorder
 from controller.recorders.http import AdmissionRecorder, ExtenderRecorder, FilterRecorder
 from controller.rpc.attestation import StreamTable
-from controller.settings import ControllerSettings, ExtenderTlsSettings, Scheduling
+from controller.settings import ControllerSettings, Scheduling
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.listener import HttpServer
 from controller.web.tls import TlsFiles
@@ -36,6 +36,7 @@ from controller.wiring.binding import (
     binding_parts,
     is_report_only,
 )
+from controller.wiring.certificates import tls_files
 from controller.wiring.cluster import Cluster
 from gpuwarden.telemetry.metrics import Instruments
 
@@ -208,16 +209,17 @@ def extender_server(
             limits=limits,
         ),
         address=settings.listen.extender,
-        tls=_tls_files(settings.extender.tls),
+        tls=_extender_files(settings),
         observer=recorder,
         limits=limits,
     )
 
 
-def _tls_files(tls: ExtenderTlsSettings) -> TlsFiles | None:
+def _extender_files(settings: ControllerSettings) -> TlsFiles | None:
+    tls = settings.extender.tls
     if tls.cert is None or tls.key is None:
         return None
-    return TlsFiles(tls.cert, tls.key, tls.client_ca)
+    return tls_files(settings, tls.cert, tls.key, tls.client_ca)
 
 
 def node_hints(

@@ -36,9 +36,9 @@ from controller.web.authentication import Authentication, TokenReviews
 from controller.web.documents import Inventory
 from controller.web.finalize import Finalizer
 from controller.web.listener import HttpServer
-from controller.web.tls import TlsFiles
 from controller.web.verbs import ExtenderVerbs
 from controller.wiring.binding import BindingParts, is_report_only
+from controller.wiring.certificates import tls_files
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
 from gpuwarden.moment import utc
@@ -213,7 +213,7 @@ def http_api(
         endpoint.application(),
         name="api",
         address=settings.listen.api,
-        tls=TlsFiles(tls.cert, tls.key),
+        tls=tls_files(settings, tls.cert, tls.key, None),
         limits=limits,
         observer=recorder,
         client_roots=lambda: conditions.known().roots,

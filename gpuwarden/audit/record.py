@@ -123,6 +123,10 @@ class RecordKind(StrEnum):
         "a pod was evicted because of a mismatch, or could not be",
     )
     CONFIG_CHANGE = "config.change", "settings or policy in force, by digest"
+    CERTIFICATE_CHANGE = (
+        "certificate.change",
+        "with managed certificates: an authority came, took over or went, or a leaf was issued",
+    )
     LOG_START = (
         "log.start",
         "the log was opened; `healed` is what a crash left, `unsigned` what no checkpoint covers",

@@ -226,6 +226,52 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelfManagedSettings:
+    """Section `certificates.selfManaged`: authority at least 2 x (leaf + renewBefore)."""
+
+    enabled: Annotated[
+        bool,
+        Spec(
+            keys.BOOLEAN,
+            "whether gpuwarden makes and renews the certificates of its listeners and of the"
+            " scheduler itself; `extender.tls`, `admission.tls` and `api.tls` then name files in"
+            " `folder`",
+        ),
+    ] = False
+    folder: Annotated[
+        Path,
+        Spec(
+            keys.ABSOLUTE_PATH,
+            "folder in memory for the files of each listener: `admission`, `extender`, `api` and"
+            " `access`, each with `tls.crt`, `tls.key` and `ca.crt`",
+        ),
+    ] = Path("/run/gpuwarden/certificates")
+    authority_lifetime: Annotated[
+        Duration,
+        Spec(
+            keys.duration("5h", "7300d"),
+            "time for which an authority issues; the next one is trusted as long before",
+        ),
+    ] = Duration.parse("1825d")
+    leaf_lifetime: Annotated[
+        Duration, Spec(keys.duration("1h", "398d"), "lifetime of the other certificates")
+    ] = Duration.parse("90d")
+    renew_before: Annotated[
+        Duration,
+        Spec(
+            keys.duration("1m", "397d"), "time before the end of such a certificate for its renewal"
+        ),
+    ] = Duration.parse("30d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateSettings:
+    """Section `certificates`."""
+
+    self_managed: SelfManagedSettings = field(default_factory=SelfManagedSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingSettings:
     """Section `scheduling`."""
 
@@ -497,6 +543,7 @@ class ControllerSettings:
     extender: ExtenderSettings = field(default_factory=ExtenderSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
+    certificates: CertificateSettings = field(default_factory=CertificateSettings)
     reservation: ReservationSettings = field(default_factory=ReservationSettings)
     enforcement: Annotated[
         Enforcement,

@@ -36,6 +36,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_extender(settings),
         *_admission(settings),
         *_api(settings),
+        *_self_managed(settings),
         *_static_hashes(settings),
         *_listeners(settings),
         *_kubernetes(settings),
@@ -98,6 +99,27 @@ def _api(settings: ControllerSettings) -> list[Finding]:
     if len(missing) != 1:
         return []
     return [Finding("api.tls", f"no {missing[0]}", "cert and key, or none of them")]
+
+
+def _self_managed(settings: ControllerSettings) -> list[Finding]:
+    terms, section = settings.certificates.self_managed, "certificates.selfManaged"
+    findings = []
+    if terms.renew_before >= terms.leaf_lifetime:
+        expected = f"less than {section}.leafLifetime = {terms.leaf_lifetime}"
+        findings.append(Finding(f"{section}.renewBefore", str(terms.renew_before), expected))
+    shortest = Duration(2 * (terms.leaf_lifetime.ns + terms.renew_before.ns))
+    if terms.authority_lifetime < shortest:
+        expected = f"at least 2 x (leafLifetime + renewBefore) = {shortest}"
+        shown = str(terms.authority_lifetime)
+        findings.append(Finding(f"{section}.authorityLifetime", shown, expected))
+    if terms.enabled and settings.kubernetes.api is KubernetesUse.OFF:
+        expected = "false with kubernetes.api: off, because they are kept in Secrets"
+        findings.append(Finding(f"{section}.enabled", "true", expected))
+    client_ca = settings.admission.tls.client_ca
+    if terms.enabled and client_ca is not None and terms.folder in client_ca.parents:
+        expected = "a CA of your own, or none: no managed certificate is made for API servers"
+        findings.append(Finding("admission.tls.clientCa", str(client_ca), expected))
+    return findings
 
 
 def _static_hashes(settings: ControllerSettings) -> list[Finding]:

@@ -90,6 +90,21 @@ CLIENT_CERTIFICATE_EXPIRY = _gauge(
     " (extender: schedulers, admission: API servers); NaN before one has, below 0 after the end.",
     "listener",
 )
+MANAGED_CERTIFICATE_EXPIRY = _gauge(
+    "managed_certificate_expires_seconds",
+    _C,
+    "Seconds until a certificate ends that gpuwarden manages itself (authority, admission,"
+    " extender, api, access; scheduler on the leader alone); NaN where it is not known, below 0"
+    " after the end.",
+    "certificate",
+)
+CERTIFICATE_WRITES = _counter(
+    "certificate_writes",
+    _C,
+    "Objects written for managed certificates, by result (written; conflict: somebody else had"
+    " changed the object; failed).",
+    "result",
+)
 HANDSHAKES_COMPLETED = _counter(
     "tls_handshakes_completed",
     _C,
@@ -572,6 +587,14 @@ class Event(StrEnum):
     SVID_WATCH_FAULT = "svid.watch.fault", "the watcher of the SVID met a fault; `message` is which"
     TUNNEL_FAILED = "tunnel.failed", "no TLS connection to a controller; `message` is why"
     TLS_MATERIAL_REFUSED = "tls.material.refused", "a new server certificate was not taken, and why"
+    CERTIFICATES_WRITTEN = (
+        "certificates.written",
+        "a managed certificate or trust bundle was written to the Kubernetes API; `change` is what",
+    )
+    CERTIFICATES_FAULT = (
+        "certificates.fault",
+        "a managed certificate cannot be read, written or renewed, and why",
+    )
     TLS_HANDSHAKE_FAILED = (
         "tls.handshake.failed",
         "a TLS handshake on a listener failed; address, cause and reason as far as TLS tells them",

@@ -6,18 +6,25 @@ controller's own service account.
 """
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from controller.certificates.files import CertificateFiles
+from controller.certificates.leaves import AUTHORITY_SECRET, leaf_specs
+from controller.certificates.plan import Terms
 from controller.fleet.directory import KnownNode
 from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore
 from controller.kube.cache import ListWatch, Pace
+from controller.kube.certificates import ManagedCertificates
 from controller.kube.client import ApiClient
 from controller.kube.enrollments import (
     KubernetesEnrollmentStore,
@@ -39,10 +46,12 @@ from tests.e2e.lab.api import Api
 from tests.e2e.lab.api import ApiError as RefusedError
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.waiting import until
+from tests.e2e.product.controller import ROOT
 from tests.e2e.product.installation import apply
 from tests.e2e.product.service_account import as_in_a_pod, token_of_controller
 from tests.fakes.clock import FakeClock
 from tests.fakes.eventually import eventually
+from tests.fakes.recording_audit import RecordingAudit
 
 NAMESPACE = "gpuwarden-system"
 QUICK = Pace(pause_factor=0.2)
@@ -285,6 +294,54 @@ class TestRights:
         assert found.value.status == 403
 
 
+class TestManagedCertificates:
+    async def test_two_leaders_install_them_with_the_rights_of_the_component(
+        self, lab: Lab, ours: ApiClient, tmp_path: Path
+    ) -> None:
+        """Webhooks without rules: what is published in them is looked at, nobody is asked."""
+        component = ROOT / "deploy/kustomize/components/self-managed-certificates"
+        rights = list(yaml.safe_load_all((component / "rbac.yaml").read_text()))
+        paths = [_create(lab.api, body) for body in rights]
+        webhooks = {"name": "w.gpuwarden.dev", "sideEffects": "None"} | {
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {"service": {"namespace": NAMESPACE, "name": "gpuwarden-admission"}},
+        }
+        for kind, name in (
+            ("MutatingWebhookConfiguration", "gpuwarden-pods"),
+            ("MutatingWebhookConfiguration", "gpuwarden-bindings"),
+            ("ValidatingWebhookConfiguration", "gpuwarden-pods"),
+        ):
+            body = {
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": kind,
+                "metadata": {"name": name},
+                "webhooks": [webhooks],
+            }
+            paths.append(_create(lab.api, body))
+        leaders = [_certificates(ours, tmp_path / x) for x in ("a", "b")]
+        try:
+            await asyncio.gather(*(x.reconcile() for x in leaders))
+            for leader in leaders:
+                await leader.reconcile()
+                assert (leader.waiting(), leader.warnings()) == (None, ())
+            trusted = lab.api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwarden-ca")
+            bundle = trusted["data"]["ca.crt"]
+            for path in paths[-3:]:
+                (webhook,) = lab.api.get(path)["webhooks"]
+                assert base64.b64decode(webhook["clientConfig"]["caBundle"]).decode() == bundle
+                assert webhook["clientConfig"]["service"]["name"] == "gpuwarden-admission"
+            for name in ("a", "b"):
+                assert (tmp_path / name / "admission" / "ca.crt").read_text() == bundle
+            for spec in leaf_specs(NAMESPACE):
+                assert lab.api.get(f"{SECRETS}/{spec.secret}")["type"] == "kubernetes.io/tls"
+        finally:
+            made = [AUTHORITY_SECRET, *(x.secret for x in leaf_specs(NAMESPACE))]
+            paths += [f"{SECRETS}/{name}" for name in made]
+            for path in (*paths, f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwarden-ca"):
+                with contextlib.suppress(RefusedError):
+                    lab.api.delete(path)
+
+
 class TestLeadershipAndEvents:
     async def test_one_of_two_leads_and_the_other_after_it(self, lab: Lab, ours: ApiClient) -> None:
         first, second = _leadership(ours, "a"), _leadership(ours, "b")
@@ -422,3 +479,27 @@ async def _equal(lab: Lab, directory: ClusterNodes) -> None:
         return {k: x.uid for k, x in directory.snapshot().nodes.items()} == there or None
 
     await eventually(look, "the copy is what the server has")
+
+
+def _certificates(api: ApiClient, folder: Path) -> ManagedCertificates:
+    return ManagedCertificates(
+        api,
+        CertificateFiles(folder),
+        namespace=NAMESPACE,
+        terms=Terms(timedelta(days=400), timedelta(days=90), timedelta(days=30)),
+        listeners={"admission"},
+        clock=SystemClock(),
+        instruments=Instruments(Process.CONTROLLER, "test"),
+        audit=RecordingAudit(),
+        leads=lambda: True,
+        jitter=lambda: 0.0,
+    )
+
+
+def _create(api: Api, body: dict[str, Any]) -> str:
+    """The path of what was created."""
+    metadata = body["metadata"]
+    inside = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
+    path = f"/apis/{body['apiVersion']}{inside}/{body['kind'].lower()}s"
+    api.post(path, body)
+    return f"{path}/{metadata['name']}"

@@ -11,13 +11,16 @@ import contextlib
 import json
 import ssl
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 from aiohttp import web
 
+from controller.kube.client import Answer, Request
 from tests.builders.web_certificates import WebCa
 from tests.fakes.api_objects import ApiObjects, Object, RefusedError, version_of
 
@@ -339,6 +342,46 @@ class FakeApiServer:
             raise RefusedError(401, "Unauthorized", "Unauthorized")
 
 
+class DirectExchange:
+    """An `Exchange` with the server's objects, without a connection: for many calls by name."""
+
+    def __init__(self, server: FakeApiServer) -> None:
+        self._server = server
+
+    @contextlib.asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        try:
+            content, status = self._answer(request)
+        except RefusedError as error:
+            content, status = _status(error.status, error.reason, str(error)), error.status
+        await asyncio.sleep(0)
+        yield Answer(status, None, _Whole(content))
+
+    def _answer(self, request: Request) -> tuple[bytes, int]:
+        place = place_of(request.path)
+        if request.method == "GET":
+            key = "/".join(x for x in (place.namespace, place.name) if x)
+            return self._server.objects.text(place.collection, key).encode(), HTTPStatus.OK
+        asked: Any = SimpleNamespace(method=request.method, content_type=request.content_type)
+        found, status = self._server._worked(asked, place, request.body)
+        return json.dumps(found).encode(), status
+
+    async def close(self) -> None:
+        pass
+
+
+class _Whole:
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def chunk(self) -> bytes:
+        content, self._content = self._content, b""
+        return content
+
+    async def line(self) -> bytes:
+        raise NotImplementedError
+
+
 def place_of(path: str) -> Place:
     parts = path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]
@@ -376,7 +419,7 @@ def _patched(old: Object, patch: Any, content_type: str) -> Object:
         *path, last = step["path"].strip("/").split("/")
         target = new
         for part in path:
-            target = target[part]
+            target = target[int(part) if isinstance(target, list) else part]
         if step["op"] == "test" and target.get(last) != step["value"]:
             raise RefusedError(422, "Invalid", "the test failed")
         if step["op"] in {"add", "replace"}:

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from controller.kube.resources import CALLS
+from controller.kube.resources import CALLS, CERTIFICATE_CALLS
 from controller.kube.transport import Transport
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.model import Allocation, GpuProcess
@@ -99,7 +99,9 @@ class FakeCluster:
             yield running
         requests = self.api.requests
         made = {(verb, place_of(path.partition("?")[0]).collection) for verb, path in requests}
-        assert made <= {(x.verb.value, x.resource.plural) for x in CALLS}
+        is_managed = settings.get("certificates__selfManaged__enabled") == "true"
+        granted = (*CALLS, *(CERTIFICATE_CALLS if is_managed else ()))
+        assert made <= {(x.verb.value, x.resource.plural) for x in granted}
 
     @contextlib.asynccontextmanager
     async def webhooks(self, **settings: Any) -> AsyncIterator["Webhooks"]:

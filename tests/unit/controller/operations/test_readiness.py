@@ -54,6 +54,7 @@ def test_ready_when_no_condition_is_against_it() -> None:
         ({"audit_error": "disk full"}, "audit: disk full"),
         ({"stores_error": "stale"}, "stores: stale"),
         ({"directory_error": "stale"}, "directory: stale"),
+        ({"certificates_error": "waiting for x"}, "certificates: waiting for x"),
     ],
 )
 def test_each_reason_alone_makes_it_unready(change: dict[str, object], reason: str) -> None:
@@ -119,3 +120,8 @@ def test_what_listeners_warn_of_is_a_warning() -> None:
 def test_a_watch_that_is_down_is_a_warning() -> None:
     now = readiness(replace(READY, cluster_warnings=("kubernetes: pods",)))
     assert (now.ready, now.warnings) == (True, ("kubernetes: pods",))
+
+
+def test_a_managed_certificate_that_is_not_renewed_is_a_warning() -> None:
+    now = readiness(replace(READY, certificate_warnings=("certificates: Secret x",)))
+    assert (now.ready, now.warnings) == (True, ("certificates: Secret x",))

@@ -1,0 +1,1 @@
+"""Certificates that gpuwarden manages itself: authorities, leaves, and what follows on what."""
