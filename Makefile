@@ -15,6 +15,8 @@ K ?=
 FUZZ_TARGETS ?= evidence envelope extender configuration admission
 OLDER_KUBERNETES := 1.34.4
 FUZZER := $(VENV)/.fuzzer
+BILLS := $(VENV)/.bills
+PUSH ?=
 SITE_VENV := build/docs-venv
 SITE := $(SITE_VENV)/.ready
 REVISION ?= unknown
@@ -66,6 +68,10 @@ $(FUZZER): requirements/fuzz.txt $(SETUP)
 	@$(INSTALL) requirements/fuzz.txt
 	@touch $@
 
+$(BILLS): requirements/images.txt $(SETUP)
+	@$(INSTALL) requirements/images.txt
+	@touch $@
+
 test: setup $(FUZZER) ## All tests, with the coverage floors
 	mkdir -p build/coverage && rm -f build/coverage/.coverage*
 	COVERAGE_FILE=build/coverage/.coverage $(WHOLE_RUN) build/whole-run/test -- -n $(JOBS) --dist worksteal --cov --cov-report= $(ARGS)
@@ -76,10 +82,12 @@ check: setup format lint types contracts generated commits unit ## Before each c
 format: $(SETUP) ## Format the code
 	$(BIN)/ruff format $(SOURCES)
 
-lint: $(SETUP) ## Lint Python and protobuf
+lint: $(SETUP) ## Lint Python, protobuf and workflows
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	cd proto && ../$(BIN)/buf lint
+	$(BIN)/zizmor --offline --quiet --persona pedantic .github
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 types: $(SETUP) ## mypy --strict
 	$(BIN)/mypy
@@ -111,20 +119,20 @@ fuzz: setup $(FUZZER) ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS; what is fou
 	  $(BIN)/python -m tests.fuzz.run $$target build/fuzz/$$target --seconds $(FUZZ_SECONDS); \
 	done
 
-images: $(SETUP) ## Container images of agent and controller, without a daemon (root; buildah, debootstrap)
-	REVISION=$(REVISION) $(BIN)/python -m tests.e2e.lab.product_images
+images: $(SETUP) $(BILLS) ## Container images and their SBOMs, without a daemon (root; buildah, debootstrap; PUSH=registry/path)
+	REVISION=$(REVISION) $(BIN)/python -m tests.e2e.lab.product_images $(if $(PUSH),--push $(PUSH))
 
 lab: setup ## A real Kubernetes cluster with SPIRE that stays up (PRODUCT=1: with gpuwarden)
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
 	@$(BIN)/python -m tests.e2e.lab --spire $(if $(PRODUCT),--product) $(ARGS)
 
-e2e: setup ## Tests on a real cluster; K=EXPR for a part, KUBERNETES=1.34.4 for the older one
+e2e: setup $(BILLS) ## Tests on a real cluster; K=EXPR for a part, KUBERNETES=1.34.4 for the older one
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
 	rm -rf build/e2e/runs
 	$(WHOLE_RUN) build/whole-run/e2e tests/e2e tests/deploy -- $(E2E_WORKERS) -o timeout=900 -m "not long and not last" $(if $(K),-k "$(K)") $(ARGS)
 	$(if $(K),,$(WHOLE_RUN) build/whole-run/e2e-last tests/e2e/test_granted_calls.py -- -n0)
 
-e2e-long: setup ## The tests that take minutes, then everything on the older Kubernetes
+e2e-long: setup $(BILLS) ## The tests that take minutes, then everything on the older Kubernetes
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
 	$(WHOLE_RUN) build/whole-run/e2e-long tests/e2e -- -n0 -o timeout=1800 -m long $(if $(K),-k "$(K)") $(ARGS)
 	$(MAKE) e2e KUBERNETES=$(OLDER_KUBERNETES)

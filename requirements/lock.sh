@@ -15,3 +15,5 @@ compile --group pyproject.toml:zig -o requirements/zig.txt
 compile --group pyproject.toml:go -o requirements/go.txt
 compile --group pyproject.toml:fuzz -o requirements/fuzz.txt
 compile --group pyproject.toml:docs -o requirements/docs.txt
+compile --group pyproject.toml:images -c requirements/dev.txt -o requirements/images.txt
+python -m tests.deploy.wheels

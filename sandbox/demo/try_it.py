@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from sandbox import files
 from sandbox.laptop import Addresses
 from sandbox.nodes import AMPERE, HOPPER, LEGACY
 
@@ -25,12 +25,13 @@ def things_to_try(addresses: Addresses, audit_folder: Path) -> str:
 
 
 def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
+    pod, filter_call = (files.typed(f"examples/{name}") for name in ("pod.yaml", "filter.json"))
     call = f"http://{addresses.extender}/filter"
     return (
         Section(
-            "From another terminal, in this folder",
+            "From another terminal" + ("" if files.IS_INSTALLED else ", in this folder"),
             (
-                'export PATH="$PWD/.venv/bin:$PATH"',
+                f'export PATH="{files.programs()}:$PATH"',
                 f"export GPUWARDEN_SERVER=unix:{addresses.local}",
             ),
         ),
@@ -40,14 +41,14 @@ def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
                 "gpuwarden nodes",
                 "gpuwarden gpus",
                 f"gpuwarden explain node {HOPPER}",
-                f"gpuwarden fit -f {POD}",
+                f"gpuwarden fit -f {pod}",
             ),
         ),
         Section(
             "An operator quarantines a node and releases it",
             (
                 f'gpuwarden node quarantine {HOPPER} --reason "a look at it" --yes',
-                f"gpuwarden fit -f {POD}",
+                f"gpuwarden fit -f {pod}",
                 f'gpuwarden node release {HOPPER} --reason "looked at" --yes',
             ),
         ),
@@ -89,14 +90,10 @@ def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
             (
                 f"curl -s http://{addresses.ops}/readyz",
                 f"curl -s http://{addresses.ops}/metrics",
-                f"curl -s -H 'Content-Type: application/json' -d @{FILTER} \\",
+                f"curl -s -H 'Content-Type: application/json' -d @{filter_call} \\",
                 f"  {call}",
                 f"grpcurl -plaintext unix://{addresses.local} \\",
                 "  gpuwarden.wire.v1.FleetService/ListNodes",
             ),
         ),
     )
-
-
-POD: Final = "examples/pod.yaml"
-FILTER: Final = "examples/filter.json"

@@ -1,8 +1,8 @@
 """Compile the fake `libnvidia-ml.so.1`, with `cc` or, where there is none, with ziglang.
 
-The result lies in `build/fake-nvml/`, stamped with the digest of source and flags, so
-it is compiled once. Nothing is fetched except, without a compiler, the `ziglang`
-package by pip from the hashed `requirements/zig.txt`, into `build/`.
+The result lies in `build/fake-nvml/` of a checkout, or in the user's cache, stamped with the
+digest of source and flags, so it is compiled once. Nothing is fetched except, without a
+compiler, the `ziglang` package by pip from the hashed `requirements/zig.txt`, into the same place.
 
 Run as `python -m sandbox.nvml.build`: prints the folder for LD_LIBRARY_PATH.
 """
@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from sandbox import files
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCE: Final = Path(__file__).with_name("fake_nvml.c")
@@ -49,11 +51,13 @@ class Compiler:
     environment: Mapping[str, str]
 
 
-def build(target: Path = ROOT / "build" / "fake-nvml", *, use_zig: bool | None = None) -> Path:
+def build(target: Path | None = None, *, use_zig: bool | None = None) -> Path:
     """Make sure that `target` holds the library of this source; return `target`.
 
-    `use_zig`: None takes a C compiler where there is one. Raises BuildError.
+    None is the place that all share. `use_zig`: None takes a C compiler where there is one.
+    Raises BuildError.
     """
+    target = target or files.made() / "fake-nvml"
     target.mkdir(parents=True, exist_ok=True)
     stamp = target / "source.sha256"
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()
@@ -82,7 +86,7 @@ def _compiler(*, use_zig: bool | None) -> Compiler:
         return Compiler((found,), os.environ)
     if use_zig is False:
         raise BuildError("no C compiler: looked for cc, gcc and clang")
-    return _zig(ROOT / "build")
+    return _zig(files.made())
 
 
 def _zig(cache: Path) -> Compiler:
@@ -93,7 +97,7 @@ def _zig(cache: Path) -> Compiler:
             (
                 *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"),
                 *("--require-hashes", "--target", str(site)),
-                *("-r", str(ROOT / "requirements" / "zig.txt")),
+                *("-r", str(files.data("requirements/zig.txt"))),
             ),
             os.environ,
         )

@@ -5,21 +5,39 @@ stand-in where the NVIDIA runtime would mount the real library, a stand-in for t
 """
 
 import asyncio
+import hashlib
 import json
 import os
+import re
 import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.utils import canonicalize_name
 
+from gpuwarden import __version__
 from sandbox.nvml.build import LIBRARY, build
 from sandbox.nvml.models import h100_sxm
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
+from tests.architecture.test_names import ROOT
+from tests.architecture.test_requirement_sets import modules_of
+from tests.architecture.test_unused_files import imports_of
 from tests.builders.kube_access import service_account
 from tests.deploy.manifests import BASE, Object, objects, one, pod_of
+from tests.deploy.wheels import locked
+from tests.e2e.lab.bill_of_materials import write_bill
 from tests.e2e.lab.build import built
 from tests.e2e.lab.containers import (
     Container,
@@ -28,12 +46,29 @@ from tests.e2e.lab.containers import (
     UnpackedImage,
     unpack,
 )
+from tests.e2e.lab.debian_base import CODENAME, machine_sources, mirror
 from tests.e2e.lab.machine import missing
-from tests.e2e.lab.product_images import NEEDS, PARTS, product_images
+from tests.e2e.lab.product_images import (
+    NEEDS,
+    PARTS,
+    layer_digests,
+    layer_sizes,
+    product_images,
+    pushed,
+)
 from tests.e2e.lab.upstreams import upstream
+from tests.e2e.lab.waiting import until
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
 
+MIB = 1 << 20
+LIMITS = {"agent": 110 * MIB, "controller": 200 * MIB}
+"""Bytes of all layers, unpacked."""
+IMPORT = """
+import importlib, sys
+for name in sys.argv[1].split(","):
+    importlib.import_module(name)
+"""
 pytestmark = pytest.mark.timeout(1800)  # a first build, on a busy machine
 TD = "example.org"
 NODE = "node-1"
@@ -102,6 +137,159 @@ def test_everything_is_compiled_already(images: dict[str, UnpackedImage], part: 
     assert [str(x) for x in compiled if not x.exists()] == []
     flags = {int.from_bytes(x.read_bytes()[4:8], "little") for x in compiled}
     assert flags == {0b01}, "by hash and not checked: times in the image are all zero"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_image_is_small(images: dict[str, UnpackedImage], part: str) -> None:
+    del images  # says what is missing
+    sizes = layer_sizes(product_images()[part].archive)
+    assert 50 * MIB < sum(sizes) <= LIMITS[part], sizes
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_packages_are_the_locked_ones_and_come_from_wheels(
+    images: dict[str, UnpackedImage], part: str
+) -> None:
+    found = list(distributions(path=[str(images[part].root / SITE)]))
+    names = {(canonicalize_name(x.name), x.version) for x in found}
+    assert names == locked(part, os.uname().machine).keys()
+    assert [x.name for x in found if x.read_text("WHEEL") is None] == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_bill_of_materials_names_all_that_is_in_it(
+    images: dict[str, UnpackedImage], part: str, tmp_path: Path
+) -> None:
+    del images
+    if reasons := missing(["syft"]):
+        pytest.skip(f"no images: {'; '.join(reasons)}")
+    image = product_images()[part]
+    bill = tmp_path / "image.spdx.json"
+    write_bill(image.archive, image.name, bill, 0)
+    validator = Path(sys.executable).with_name("pyspdxtools")
+    checked = subprocess.run(
+        [validator, "--infile", bill], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+    document = json.loads(bill.read_text())
+    assert document["spdxVersion"] == "SPDX-2.3"
+    packages = {x["SPDXID"]: x for x in document["packages"]}
+    (described,) = [
+        packages[x["relatedSpdxElement"]]
+        for x in document["relationships"]
+        if (x["spdxElementId"], x["relationshipType"]) == ("SPDXRef-DOCUMENT", "DESCRIBES")
+    ]
+    assert (described["name"], described["versionInfo"]) == (f"gpuwarden-{part}", __version__)
+    places = re.findall(
+        r"pkg:(deb/debian|pypi)/([^@?]+)@([^?\s]+)",
+        " ".join(
+            reference["referenceLocator"]
+            for package in packages.values()
+            for reference in package.get("externalRefs", ())
+        ).replace("%2B", "+"),
+    )
+    python = {
+        (canonicalize_name(name), version) for kind, name, version in places if kind == "pypi"
+    }
+    assert python == locked(part, os.uname().machine).keys()
+    text = (ROOT / f"Dockerfile.{part}").read_text().replace("\\\n", "")
+    (debian,) = re.findall(r'^ARG PACKAGES="([^"]+)"', text, re.MULTILINE)
+    assert {name for kind, name, _ in places if kind == "deb/debian"} == set(debian.split())
+
+
+def test_an_image_is_pushed_to_a_registry(
+    images: dict[str, UnpackedImage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del images
+    if reasons := missing(["docker-registry"]):
+        pytest.skip(f"no images: {'; '.join(reasons)}")
+    image = product_images()["agent"]
+    with registry(tmp_path) as host:
+        trusted = tmp_path / "registries.conf"
+        trusted.write_text(f'[[registry]]\nlocation = "{host}"\ninsecure = true\n')
+        monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(trusted))
+        (name,) = pushed([image], f"{host}/team")
+        assert name.startswith(f"{host}/team/gpuwarden-agent:{__version__}@sha256:")
+        manifest = get(host, f"manifests/{name.partition('@')[2]}")
+        assert get(host, f"manifests/{__version__}") == manifest
+        config = get(host, f"blobs/{manifest['config']['digest']}")
+    assert config["rootfs"]["diff_ids"] == list(layer_digests(image.archive))
+
+
+@contextmanager
+def registry(folder: Path) -> Iterator[str]:
+    """A registry of the machine's own program, without encryption; where it listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = folder / "registry.yaml"
+    settings.write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder / 'registry'}}}}}\n"
+        f"http: {{addr: '{host}'}}\n"
+    )
+    with (folder / "registry.log").open("w") as log:
+        program = subprocess.Popen(
+            ["docker-registry", "serve", settings],  # noqa: S607 - Debian's
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        until("the registry answers", lambda: answers(host))
+        yield host
+    finally:
+        program.terminate()
+        program.wait(60)
+
+
+def answers(host: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{host}/v2/", timeout=10) as answer:
+            return bool(answer.status == HTTPStatus.OK)
+    except OSError:
+        return False
+
+
+def get(host: str, path: str) -> Any:
+    request = urllib.request.Request(
+        f"http://{host}/v2/team/gpuwarden-agent/{path}",
+        headers={"Accept": "application/vnd.oci.image.manifest.v1+json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as it says
+        return json.load(answer)
+
+
+@pytest.mark.long
+def test_built_again_from_nothing_it_has_the_same_layers(
+    images: dict[str, UnpackedImage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another base, nothing cached; the same archives of Debian, named this time."""
+    del images
+    archives = machine_sources()
+    monkeypatch.setenv("DEBIAN", mirror(archives, CODENAME))
+    monkeypatch.setenv("DEBIAN_SECURITY", mirror(archives, f"{CODENAME}-security"))
+    first, again = product_images(), product_images(tmp_path)
+    for part in PARTS:
+        if layer_digests(first[part].archive) != layer_digests(again[part].archive):
+            differ = set(entries(first[part].archive)) ^ set(entries(again[part].archive))
+            pytest.fail(f"{part}: {sorted(differ)[:40]}")
+        bills = []
+        for number, image in enumerate((first[part], again[part])):
+            write_bill(image.archive, image.name, tmp_path / f"{part}-{number}.spdx.json", 0)
+            bills.append((tmp_path / f"{part}-{number}.spdx.json").read_text())
+        assert bills[0] == bills[1]
+
+
+def entries(archive: Path) -> Iterator[tuple[str, ...]]:
+    """Everything that two equal layers have alike: one line for each file of an image."""
+    with tarfile.open(archive) as opened:
+        manifest = opened.extractfile("manifest.json")
+        assert manifest is not None
+        for name in json.load(manifest)[0]["Layers"]:
+            with tarfile.open(fileobj=opened.extractfile(name)) as layer:
+                for entry in layer:
+                    file = layer.extractfile(entry) if entry.isreg() else None
+                    content = hashlib.sha256(file.read() if file else b"").hexdigest()
+                    facts = (entry.mode, entry.uid, entry.gid, entry.mtime, entry.linkname)
+                    yield (entry.name, *map(str, facts), content)
 
 
 @dataclass(frozen=True)
@@ -233,6 +421,7 @@ async def test_an_agent_of_the_daemonset_attests_to_a_controller_of_the_stateful
                 refuses_to_be_written,
                 has_what_its_libraries_need,
                 shows_its_settings,
+                imports_all_that_its_sources_name,
             )
             for check in checks:
                 await asyncio.to_thread(check, controller, agent)
@@ -269,6 +458,14 @@ def has_what_its_libraries_need(controller: Container, agent: Container) -> None
     for container in (controller, agent):
         failed = json.loads(container.exec("/usr/bin/python3", "-I", "-c", LOAD))
         assert failed.keys() <= UNLOADABLE, failed
+
+
+def imports_all_that_its_sources_name(controller: Container, agent: Container) -> None:
+    """What requirements/unused.list leaves out is missed by nobody."""
+    for container, part in ((controller, "controller"), (agent, "agent")):
+        folders = ("controller", "gpuwarden") if part == "controller" else ("agent",)
+        names = sorted({*modules_of(*folders), *imports_of(*folders)} - {"__future__"})
+        container.exec("/usr/bin/python3", "-I", "-c", IMPORT, ",".join(names))
 
 
 def shows_its_settings(controller: Container, agent: Container) -> None:

@@ -43,9 +43,9 @@ def sources_list(targets: Iterable[str]) -> str:
     return "".join(lines)
 
 
-def mirror(sources: str) -> str:
-    """The archive of the release itself."""
-    return next(line.split()[2] for line in sources.splitlines() if f" {CODENAME} main" in line)
+def mirror(sources: str, suite: str = CODENAME) -> str:
+    """The archive of the release itself, or of another suite."""
+    return next(line.split()[2] for line in sources.splitlines() if f" {suite} main" in line)
 
 
 def assemble(target: Path, sources: str) -> None:

@@ -7,6 +7,7 @@ alone costs seconds.
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ class Build:
     arguments: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[Path, str] = field(default_factory=dict)
     """Read-only files that RUN sees and no image keeps."""
+    timestamp: int = 0
+    """Seconds since 1970: when every file of the image was changed last."""
 
 
 class ImageBuilder:
@@ -57,13 +60,22 @@ class ImageBuilder:
             self._run("rm", container)
 
     def build(self, build: Build) -> None:
-        """Build it; layers are cached, times in it are zero. ImageBuildError."""
+        """Build it; layers are cached. ImageBuildError."""
         self._run(*build_command(build), cwd=build.folder)
 
     def export(self, image: str, target: Path) -> None:
         """A docker archive, as `ctr images import` and `docker load` take it."""
         target.unlink(missing_ok=True)
         self._run("push", image, f"docker-archive:{target}:{image}")
+
+    def push(self, archive: Path, image: str, target: str) -> str:
+        """A docker archive to a registry, with the credentials of `buildah login`; the digest."""
+        self._run("pull", f"docker-archive:{archive}:{image}")
+        with tempfile.TemporaryDirectory() as folder:
+            said = Path(folder) / "digest"
+            to = f"docker://{target}"
+            self._run("push", "--format=oci", f"--digestfile={said}", image, to)
+            return said.read_text().strip()
 
     def _can(self, driver: str) -> bool:
         self._driver = driver
@@ -99,7 +111,7 @@ def build_command(build: Build) -> Sequence[str]:
         "--pull-never",
         "--layers",
         "--format=oci",
-        "--timestamp=0",
+        f"--timestamp={build.timestamp}",
         *arguments,
         *mounts,
         f"--file={build.dockerfile}",

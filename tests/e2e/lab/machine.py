@@ -6,6 +6,7 @@ Looks only; installs nothing.
 import ctypes.util
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,12 @@ NEEDS = {
         Need("ip", _on_path("ip"), "Debian: apt-get install iproute2"),
         Need("buildah", _on_path("buildah"), "Debian: apt-get install buildah"),
         Need("debootstrap", _on_path("debootstrap"), "Debian: apt-get install debootstrap"),
+        Need(
+            "docker-registry",
+            _on_path("docker-registry"),
+            "Debian: apt-get install docker-registry",
+        ),
+        Need("syft", Path(sys.executable).with_name("syft").exists, "make images installs it"),
         Need("cgroups", _has_cgroups, "mount cgroups (v1 or v2) writable at /sys/fs/cgroup"),
         Need(
             "overlayfs",

@@ -4,18 +4,21 @@ Built from the repository's Dockerfiles without a daemon, and kept as docker arc
 lab's cache, named after all that went into them. What is missing is said with how to get it.
 """
 
+import argparse
 import json
 import os
 import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpuwarden import __version__
 from tests.e2e.lab import debian_base
+from tests.e2e.lab.bill_of_materials import write_bill
 from tests.e2e.lab.cache import Shelf, cache_folder, key
 from tests.e2e.lab.image_builder import Build, ImageBuilder, ImageBuildError
 from tests.e2e.lab.machine import missing
@@ -23,12 +26,13 @@ from tests.e2e.lab.package_index import machine_index
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE = "docker.io/library/debian:bookworm-slim"
-"""What the Dockerfiles name."""
+"""What the Dockerfiles name by digest; here it is assembled from packages."""
 NEEDS = ("root", "buildah", "debootstrap")
 PARTS = ("agent", "controller")
 _SENT = ("agent", "controller", "gpuwarden", "requirements", "LICENSE", ".dockerignore")
 _CA = "/run/package-index-ca.crt"
-_FORMAT = "1"
+_ARCHIVES = ("DEBIAN", "DEBIAN_SECURITY")
+_FORMAT = "2"
 """Raised when what this module does to an image changes."""
 _KEPT = 3
 """Builds; each is some 400 MB."""
@@ -42,6 +46,42 @@ class ProductImage:
     name: str
     """As containerd knows it after the import."""
     archive: Path
+
+    @property
+    def bill(self) -> Path:
+        """Where its bill of materials belongs."""
+        return self.archive.with_suffix(".spdx.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an image says of itself, beside the version."""
+
+    revision: str
+    epoch: int
+    """Seconds since 1970: when its files were changed last."""
+    archives: Mapping[str, str]
+    """Debian's archives of a moment, if somebody named them."""
+
+
+def facts(environ: Mapping[str, str]) -> Facts:
+    """What the caller's environment says about the images."""
+    archives = {name: environ[name] for name in _ARCHIVES if environ.get(name)}
+    if archives and len(archives) < len(_ARCHIVES):
+        raise ImageBuildError(
+            f"only {next(iter(archives))} is set: {' and '.join(_ARCHIVES)} go together"
+        )
+    return Facts(environ.get("REVISION", "unknown"), source_date_epoch(environ), archives)
+
+
+def source_date_epoch(environ: Mapping[str, str]) -> int:
+    """`SOURCE_DATE_EPOCH`, else 0: the same sources give the same images on any day."""
+    text = environ.get("SOURCE_DATE_EPOCH") or "0"
+    if not text.isdecimal():
+        raise ImageBuildError(
+            f"SOURCE_DATE_EPOCH={text!r}: expected seconds since 1970, as `git log -1 --format=%ct`"
+        )
+    return int(text)
 
 
 def image_name(part: str) -> str:
@@ -62,25 +102,43 @@ def product_images(cache: Path | None = None) -> dict[str, ProductImage]:
     ImageBuildError or BaseImageError where they cannot be built.
     """
     cache = cache or cache_folder()
-    revision = os.environ.get("REVISION", "unknown")
-    shelf = Shelf(cache, "images", key(sources(), [__version__, revision, _FORMAT]))
+    told = facts(os.environ)
+    flags = [__version__, told.revision, str(told.epoch), *told.archives.values(), _FORMAT]
+    shelf = Shelf(cache, "images", key(sources(), flags))
     if not shelf.is_filled:
         with shelf.locked():
             if not shelf.is_filled:  # another builder may have been first
-                _build(shelf, cache, revision)
+                _build(shelf, cache, told)
     return {part: ProductImage(image_name(part), shelf.folder / f"{part}.tar") for part in PARTS}
+
+
+def layer_digests(archive: Path) -> Sequence[str]:
+    """SHA-256 of each layer of a docker archive, unpacked, in order."""
+    with tarfile.open(archive) as opened:
+        (image,) = _json(opened, "manifest.json")
+        return [str(x) for x in _json(opened, image["Config"])["rootfs"]["diff_ids"]]
 
 
 def layer_sizes(archive: Path) -> Sequence[int]:
     """Bytes of each layer of a docker archive, unpacked, in order."""
     with tarfile.open(archive) as opened:
-        manifest = opened.extractfile("manifest.json")
-        assert manifest is not None
-        layers = json.load(manifest)[0]["Layers"]
-        return [opened.getmember(layer).size for layer in layers]
+        (image,) = _json(opened, "manifest.json")
+        return [opened.getmember(layer).size for layer in image["Layers"]]
 
 
-def _build(shelf: Shelf, cache: Path, revision: str) -> None:
+def pushed(images: Iterable[ProductImage], registry: str, cache: Path | None = None) -> list[str]:
+    """Push to `registry`, a host with an optional path; each image's name there, by digest."""
+    builder = ImageBuilder((cache or cache_folder()) / "buildah")
+    found = []
+    for image in images:
+        name = f"{registry}/{image.name.rpartition('/')[2]}"
+        _say(f"{name}: pushing")
+        digest = builder.push(image.archive, image.name, name)
+        found.append(f"{name}@{digest}")
+    return found
+
+
+def _build(shelf: Shelf, cache: Path, told: Facts) -> None:
     if lines := missing(NEEDS):
         raise ImageBuildError(f"images need {'; '.join(lines)}")
     builder = ImageBuilder(cache / "buildah")
@@ -95,8 +153,10 @@ def _build(shelf: Shelf, cache: Path, revision: str) -> None:
         for part in PARTS:
             name = image_name(part)
             _say(f"{name}: building")
-            given = {**arguments, "VERSION": __version__, "REVISION": revision}
-            builder.build(Build(f"Dockerfile.{part}", ROOT, name, given, mounts))
+            given = {**arguments, **told.archives, "BASE": BASE}
+            given |= {"VERSION": __version__, "REVISION": told.revision}
+            dockerfile = f"Dockerfile.{part}"
+            builder.build(Build(dockerfile, ROOT, name, given, mounts, told.epoch))
             builder.export(name, folder / f"{part}.tar")
     for old in old_builds(shelf.folder.parent, _KEPT):
         shutil.rmtree(old)
@@ -106,6 +166,12 @@ def old_builds(folder: Path, kept: int) -> Sequence[Path]:
     """All builds of images but the newest `kept`."""
     builds = sorted(folder.glob("images-*"), key=lambda x: x.stat().st_mtime, reverse=True)
     return builds[kept:]
+
+
+def _json(archive: tarfile.TarFile, member: str) -> Any:
+    file = archive.extractfile(member)
+    assert file is not None, "a file"
+    return json.load(file)
 
 
 def _index_in_a_container(
@@ -131,9 +197,15 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """Build, and say where the archives are and how large the images are."""
+    """Build; say where archives and bills of materials are and how large the images are; push."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.lab.product_images")
+    parser.add_argument("--push", metavar="REGISTRY", help="where to, such as ghcr.io/example")
+    parsed = parser.parse_args()
     try:
         images = product_images()
+        for image in images.values():
+            write_bill(image.archive, image.name, image.bill, source_date_epoch(os.environ))
+        names = pushed(images.values(), parsed.push) if parsed.push else []
     except (ImageBuildError, debian_base.BaseImageError) as error:
         _say(str(error))
         return 1
@@ -141,7 +213,8 @@ def main() -> int:
         sizes = layer_sizes(image.archive)
         layers = " + ".join(f"{size / _MIB:.1f}" for size in sizes)
         sys.stdout.write(f"{image.name}  {sum(sizes) / _MIB:.1f} MiB ({layers})\n")
-        sys.stdout.write(f"  {image.archive}\n")
+        sys.stdout.write(f"  {image.archive}\n  {image.bill}\n")
+    sys.stdout.writelines(f"{name}\n" for name in names)
     return 0
 
 

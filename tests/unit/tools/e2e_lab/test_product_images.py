@@ -9,9 +9,18 @@ import pytest
 
 from tests.e2e.lab.containers import Surroundings, UnpackedImage, runtime_specification, unpack
 from tests.e2e.lab.debian_base import BaseImageError, mirror, sources_list
-from tests.e2e.lab.image_builder import Build, build_command
+from tests.e2e.lab.image_builder import Build, ImageBuildError, build_command
 from tests.e2e.lab.package_index import index_variables
-from tests.e2e.lab.product_images import layer_sizes, old_builds, sources
+from tests.e2e.lab.product_images import (
+    Facts,
+    ProductImage,
+    facts,
+    layer_digests,
+    layer_sizes,
+    old_builds,
+    source_date_epoch,
+    sources,
+)
 
 
 def test_the_base_gets_this_machines_archives_of_its_release_only() -> None:
@@ -52,7 +61,7 @@ def test_the_package_index_is_pips_own_and_the_environment_wins() -> None:
 
 
 def test_a_build_pulls_nothing_and_needs_no_daemon() -> None:
-    build = Build("Dockerfile.x", Path("/src"), "x:1", {"A": "b"}, {Path("/ca.pem"): "/run/ca"})
+    build = Build("Dockerfile.x", Path("/src"), "x:1", {"A": "b"}, {Path("/ca.pem"): "/run/ca"}, 7)
     command = build_command(build)
     assert command[0] == "build"
     assert command[-1] == "."
@@ -60,7 +69,7 @@ def test_a_build_pulls_nothing_and_needs_no_daemon() -> None:
         "--isolation=chroot",
         "--pull-never",
         "--layers",
-        "--timestamp=0",
+        "--timestamp=7",
         "--build-arg=A=b",
         "--volume=/ca.pem:/run/ca:ro",
         "--file=Dockerfile.x",
@@ -112,7 +121,10 @@ def docker_archive(path: Path) -> Path:
         entry = tarfile.TarInfo("bin/program")
         entry.size = 3
         files.addfile(entry, io.BytesIO(b"ELF"))
-    config = {"config": {"Entrypoint": ["/bin/program"], "Env": ["A=b=c"], "User": "7:8"}}
+    config = {
+        "config": {"Entrypoint": ["/bin/program"], "Env": ["A=b=c"], "User": "7:8"},
+        "rootfs": {"type": "layers", "diff_ids": ["sha256:77"]},
+    }
     contents = {
         "layer.tar": layer.getvalue(),
         "config.json": json.dumps(config).encode(),
@@ -137,6 +149,29 @@ def test_an_archive_is_unpacked_with_what_it_says(tmp_path: Path) -> None:
     )
     (size,) = layer_sizes(archive)
     assert size > 3
+    assert list(layer_digests(archive)) == ["sha256:77"]
+    assert ProductImage("x:1", archive).bill == tmp_path / "a.spdx.json"
+
+
+def test_the_archive_of_a_moment_is_named_whole_or_not_at_all() -> None:
+    named = {"DEBIAN": "http://a.test/debian", "DEBIAN_SECURITY": "http://a.test/security"}
+    assert facts({}) == Facts("unknown", 0, {})
+    assert facts({**named, "REVISION": "r", "SOURCE_DATE_EPOCH": "7", "A": "b"}) == Facts(
+        "r", 7, named
+    )
+    for name, value in named.items():
+        with pytest.raises(
+            ImageBuildError, match=f"only {name} is set: DEBIAN and DEBIAN_SECURITY"
+        ):
+            facts({name: value})
+
+
+def test_times_in_an_image_are_zero_unless_somebody_says() -> None:
+    assert source_date_epoch({}) == 0
+    assert source_date_epoch({"SOURCE_DATE_EPOCH": ""}) == 0
+    assert source_date_epoch({"SOURCE_DATE_EPOCH": "1764400000"}) == 1764400000
+    with pytest.raises(ImageBuildError, match=r"SOURCE_DATE_EPOCH='yesterday': expected seconds"):
+        source_date_epoch({"SOURCE_DATE_EPOCH": "yesterday"})
 
 
 def specification(**context: Any) -> Any:
