@@ -25,7 +25,7 @@ WHOLE_RUN := $(BIN)/python -m tests.whole_run
 E2E_WORKERS := $(if $(K),-n0,-n3 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock golden docs images lab e2e e2e-long hardware clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock golden docs manifests images lab e2e e2e-long hardware clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ \
@@ -121,6 +121,9 @@ fuzz: setup $(FUZZER) ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS; what is fou
 
 images: $(SETUP) $(BILLS) ## Container images and their SBOMs, without a daemon (root; buildah, debootstrap; PUSH=registry/path)
 	REVISION=$(REVISION) $(BIN)/python -m tests.e2e.lab.product_images $(if $(PUSH),--push $(PUSH))
+
+manifests: $(SETUP) ## build/install.yaml: all of an overlay in one file (ARGS="--overlay FOLDER")
+	$(BIN)/python -m tests.chart.manifests build/install.yaml $(ARGS)
 
 lab: setup ## A real Kubernetes cluster with SPIRE that stays up (PRODUCT=1: with gpuwarden)
 	$(BIN)/python -m tests.e2e.lab.build --for-tests

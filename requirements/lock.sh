@@ -14,6 +14,7 @@ compile pyproject.toml --group demo -c requirements/dev.txt -o requirements/demo
 compile --group pyproject.toml:zig -o requirements/zig.txt
 compile --group pyproject.toml:go -o requirements/go.txt
 compile --group pyproject.toml:fuzz -o requirements/fuzz.txt
+compile --no-deps --group pyproject.toml:chart -o requirements/chart.txt
 compile --group pyproject.toml:docs -o requirements/docs.txt
 compile --group pyproject.toml:images -c requirements/dev.txt -o requirements/images.txt
 python -m tests.deploy.wheels

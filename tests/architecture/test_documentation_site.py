@@ -16,6 +16,8 @@ READ_ON_THE_FORGE = ("README.md",)
 RUN_BY = {
     "docs/demo.md": "tests/integration/test_demo_to_try.py",
     "docs/index.md": "tests/integration/test_demo.py",
+    "deploy/helm/gpuwarden/README.md": "tests/e2e/test_chart.py",
+    "docs/install.md": "tests/e2e/test_chart.py",
     "docs/inspect-grpc.md": "tests/integration/test_inspect_grpc.py",
     "docs/operations-rma.md": "tests/integration/test_rma.py",
     "docs/reference/cli.md": "tests/architecture/test_docs_pages.py",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from sandbox.nvml.build import _FLAGS
 from tests.architecture.test_names import ROOT
 
 DOCKERFILES = sorted(path.name for path in ROOT.glob("Dockerfile*"))
@@ -40,7 +41,26 @@ def stages(part: str) -> dict[str, Stage]:
 
 
 def test_there_are_images() -> None:
-    assert [f"Dockerfile.{part}" for part in PARTS] == DOCKERFILES
+    names = [*PARTS, "evaluation", "evaluation.dockerignore"]
+    assert [f"Dockerfile.{name}" for name in names] == DOCKERFILES
+
+
+def test_the_evaluations_image_is_the_agents_with_the_stand_in_and_says_so() -> None:
+    found = stages("evaluation")
+    assert {name: stage.source for name, stage in found.items()} == {
+        "library": "${BASE}",
+        "final": "${AGENT}",
+    }
+    final = found["final"]
+    sent = {x for line in final.all("COPY") for x in line.split()[:-1] if "/" in x}
+    assert {x.partition("/")[0] for x in sent - {"/library"}} == {"sandbox"}
+    assert final.all("ENTRYPOINT") == ['["/usr/bin/python3", "-I", "-m", "sandbox.evaluation"]']
+    assert 'dev.gpuwarden.evaluation="true"' in final.all("LABEL")[0]
+    assert final.all("USER") == []
+    (compiled,) = [x for x in found["library"].all("RUN") if "gcc -std" in x]
+    assert set(_FLAGS) <= set(compiled.split())
+    ignored = (ROOT / "Dockerfile.evaluation.dockerignore").read_text().split()
+    assert ignored[:2] == ["*", "!sandbox"]
 
 
 @pytest.mark.parametrize("part", PARTS)

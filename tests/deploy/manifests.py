@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
+from tests.chart.tools import tools
 from tests.e2e.lab.build import shelf
 from tests.e2e.lab.cache import cache_folder
 from tests.e2e.lab.upstreams import KUBERNETES, upstream
@@ -24,21 +24,19 @@ def objects(folder: Path = BASE) -> list[Object]:
 
 
 def rendered(folder: Path) -> list[Object]:
-    """What would be applied; skips the test where there is no kubectl yet."""
-    kubectl = _kubectl()
-    if kubectl is None:
-        pytest.skip("kubectl is not on PATH; `make lab` builds one, and `make e2e` runs this test")
-    done = subprocess.run(
-        [kubectl, "kustomize", folder], capture_output=True, text=True, timeout=50, check=False
-    )
+    """What would be applied."""
+    command = [kubectl(), "kustomize", folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 
 
-def _kubectl() -> Path | str | None:
-    """The lab's own where it is built, else the machine's."""
+def kubectl() -> Path | str:
+    """The lab's own where it is built, else the machine's, else one that is fetched."""
     own = shelf(upstream(KUBERNETES), cache_folder())
-    return own.folder / "kubectl" if own.is_filled else shutil.which("kubectl")
+    if own.is_filled:
+        return own.folder / "kubectl"
+    return shutil.which("kubectl") or tools().kubectl
 
 
 def with_extender(folder: Path) -> Path:

@@ -115,6 +115,11 @@ SETTINGS = (
         "not root, and the owner of its volume, which is not walked at each start",
     ),
     controller(
+        f"{CONTAINER}/lifecycle",
+        {"preStop": {"sleep": {"seconds": 5}}},
+        "endpoints go before the replica does",
+    ),
+    controller(
         f"{CONTAINER}/securityContext", {"privileged": False, **POWERLESS}, "no capability at all"
     ),
     controller(

@@ -211,7 +211,9 @@ def test_kubelets_socket_is_mounted_by_its_folder() -> None:
 
 @WORKLOADS
 def test_there_is_time_to_end(workload: Object) -> None:
-    assert pod_of(workload)["terminationGracePeriodSeconds"] > max(STOP_S, DRAIN_SECONDS)
+    pause = container_of(workload).get("lifecycle", {"preStop": {"sleep": {"seconds": 0}}})
+    needed = pause["preStop"]["sleep"]["seconds"] + max(STOP_S, DRAIN_SECONDS)
+    assert pod_of(workload)["terminationGracePeriodSeconds"] > needed
 
 
 @WORKLOADS

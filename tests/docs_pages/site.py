@@ -16,6 +16,7 @@ OUTSIDE: Final = (
     "CONTRIBUTING.md",
     "SECURITY.md",
     "deploy/README.md",
+    "deploy/helm/gpuwarden/README.md",
     "deploy/scheduler/README.md",
     "deploy/spire/README.md",
 )

@@ -17,6 +17,7 @@ from tests.e2e.lab.sweep import MARK
 from tests.e2e.lab.waiting import until
 
 _IP, _MOUNT = "ip", "mount"
+RUN_S = 30.0
 PRIVATE = ("/var/lib/kubelet", "/var/lib/containerd", "/var/log/pods")
 """Folders of the node that lie in the lab's folder; all else below /run, /var/lib and /var/log is
 gone with the node."""
@@ -57,9 +58,9 @@ class Capsule:
         """A file of the node, seen from here."""
         return Path(f"/proc/{self.init}/root{inside}")
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, timeout_s: float = RUN_S) -> str:
         """Run a command in there to its end; its standard output."""
-        return _run(*self.command(arguments))
+        return _run(*self.command(arguments), timeout_s=timeout_s)
 
     def close(self) -> None:
         """End every process in there."""
@@ -138,8 +139,8 @@ def _parent(process: Path) -> int:
     return int(stat.rpartition(")")[2].split()[1])
 
 
-def _run(*arguments: str) -> str:
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=False)
+def _run(*arguments: str, timeout_s: float = RUN_S) -> str:
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
         raise CapsuleError(f"{' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout

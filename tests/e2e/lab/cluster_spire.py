@@ -30,14 +30,15 @@ _READY_S = 120.0
 class ClusterSpire:
     """One server and one agent; `close` takes the pod away, the server goes with the lab."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, trust_domain: str = TRUST_DOMAIN) -> None:
         programs = built(["spire"])
         self._lab = lab
+        self._trust_domain = trust_domain
         self._program = programs["spire-agent"]
         site = lab.on_node("spire", programs)
         user = lab.control_plane.identities.user(_SERVER)
         cluster = Cluster(CLUSTER, user, f"{_NAMESPACE}:{_NAME}")
-        self.server = SpireServer(site, cluster=cluster)
+        self.server = SpireServer(site, cluster=cluster, trust_domain=trust_domain)
 
     def start(self) -> None:
         """At the end the node has attested."""
@@ -57,7 +58,7 @@ class ClusterSpire:
     def agent_id(self) -> str:
         """SPIFFE ID of the agent of the Node object that there is now."""
         uid = self._lab.api.get(f"/api/v1/nodes/{self._lab.node.name}")["metadata"]["uid"]
-        return f"spiffe://{TRUST_DOMAIN}/spire/agent/k8s_psat/{CLUSTER}/{uid}"
+        return f"spiffe://{self._trust_domain}/spire/agent/k8s_psat/{CLUSTER}/{uid}"
 
     def attested(self) -> None:
         """Wait until the agent of this very Node object has attested."""
@@ -95,7 +96,7 @@ agent {{
   socket_path = "{SOCKETS}/spire-agent.sock"
   server_address = "{self._lab.plan.inside}"
   server_port = "{self.server.port}"
-  trust_domain = "{TRUST_DOMAIN}"
+  trust_domain = "{self._trust_domain}"
   trust_bundle_path = "/run/spire/config/bundle.pem"
   log_level = "INFO"
   experimental {{

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.e2e.lab.addresses import AddressPlan
-from tests.e2e.lab.capsule import Capsule, CapsuleError
+from tests.e2e.lab.capsule import RUN_S, Capsule, CapsuleError
 from tests.e2e.lab.images import Image, write_archive
 from tests.e2e.lab.kubeconfig import written
 from tests.e2e.lab.program import Program, Site
@@ -21,6 +21,8 @@ GPU_KIND = "nvidia.com/gpu"
 TOOLKIT = "nvidia"
 """The handler whose containers NVIDIA's toolkit starts."""
 _NAMESPACE = "k8s.io"
+_IMPORT_S = 180.0
+"""Hundreds of megabytes, on a busy disk."""
 _DIGEST = re.compile(r"\bsha256:[0-9a-f]{64}\b")
 
 
@@ -64,10 +66,11 @@ class Containerd(Program):
             return False
         return True
 
-    def ctr(self, *arguments: str) -> str:
+    def ctr(self, *arguments: str, timeout_s: float = RUN_S) -> str:
         """Run containerd's own client to its end; its standard output."""
         program = str(self.site.programs["ctr"])
-        return self._capsule.run(program, "-a", SOCKET, "-n", _NAMESPACE, *arguments)
+        command = (program, "-a", SOCKET, "-n", _NAMESPACE, *arguments)
+        return self._capsule.run(*command, timeout_s=timeout_s)
 
     def load(self, image: Image) -> None:
         """Make an image and import it."""
@@ -78,7 +81,7 @@ class Containerd(Program):
 
     def load_archive(self, archive: Path) -> None:
         """Import a docker or OCI archive."""
-        self.ctr("images", "import", str(archive))
+        self.ctr("images", "import", str(archive), timeout_s=_IMPORT_S)
 
     def has(self, image: str) -> bool:
         """Whether there is an image of exactly this name."""

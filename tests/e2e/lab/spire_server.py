@@ -39,6 +39,7 @@ class SpireServer(Program):
         ca_ttl: str = "24h",
         policy: bool = True,
         admin_ids: Sequence[str] = (),
+        trust_domain: str = TRUST_DOMAIN,
         name: str = "spire-server",
     ) -> None:
         """Nodes may attest with certificates of `node_ca` (a PEM file), as the cluster's, or by
@@ -51,6 +52,7 @@ class SpireServer(Program):
         self._ttls = svid_ttl, agent_ttl, ca_ttl
         self._policy = policy
         self._admin_ids = admin_ids
+        self._trust_domain = trust_domain
 
     @property
     def address(self) -> str:
@@ -163,7 +165,7 @@ server {{
   bind_address = "{self.site.place.address}"
   bind_port = "{self.port}"
   socket_path = "{self.socket}"
-  trust_domain = "{TRUST_DOMAIN}"
+  trust_domain = "{self._trust_domain}"
   data_dir = "{self.data}"
   log_level = "INFO"
   default_x509_svid_ttl = "{svid_ttl}"
@@ -217,11 +219,14 @@ plugins {{
   }}"""
 
     def _engine(self) -> str:
+        shipped = (_DEPLOY / "authorization.json").read_text()
+        data = self.data / "authorization.json"
+        data.write_text(shipped.replace(f"://{TRUST_DOMAIN}/", f"://{self._trust_domain}/"))
         return f"""
     auth_opa_policy_engine {{
       local {{
         rego_path = "{_DEPLOY}/authorization.rego"
-        policy_data_path = "{_DEPLOY}/authorization.json"
+        policy_data_path = "{data}"
       }}
     }}"""
 

@@ -84,11 +84,16 @@ class Deployed:
 
     def apply(self, changes: Changes) -> None:
         """Start everything; does not wait."""
-        volumes = self._volumes
-        volumes.write_text(yaml.safe_dump_all(self._volume(number) for number in range(REPLICAS)))
+        self.provide_volumes()
         self.mark_node()
-        self.kubectl("apply", "-f", str(volumes))
         self.kubectl("apply", "-k", str(overlay(self._folder, changes)))
+
+    def provide_volumes(self) -> None:
+        """One for each replica: the lab has no provisioner."""
+        self._volumes.write_text(
+            yaml.safe_dump_all(self._volume(number) for number in range(REPLICAS))
+        )
+        self.kubectl("apply", "-f", str(self._volumes))
 
     def mark_node(self) -> None:
         """As the GPU feature discovery does."""

@@ -1,0 +1,126 @@
+"""Values that cannot work are refused before anything is installed: key, value, expectation."""
+
+from typing import Any
+
+import pytest
+
+from tests.chart.rendering import CA, REQUIRED, RefusedError, render
+
+EVALUATION = {"evaluation": {"enabled": True}}
+
+
+def refused(values: dict[str, Any], **options: Any) -> str:
+    with pytest.raises(RefusedError) as error:
+        render({**REQUIRED, **values}, **options)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"trustDomain": ""}, "trustDomain is empty, expected the SPIFFE trust domain"),
+        ({"trustDomain": "Prod.acme.io"}, 'trustDomain: "Prod.acme.io", expected a trust domain'),
+        ({"trustDomain": "example.org"}, 'trustDomain: "example.org" is an example\'s'),
+        ({"trustDomain": "gpu.example.com"}, 'trustDomain: "gpu.example.com" is an example\'s'),
+        ({"trustDomain": "lab.test"}, 'trustDomain: "lab.test" is an example\'s'),
+        ({"clusterName": ""}, "clusterName is empty, expected a name for this cluster"),
+        ({"clusterName": "a b"}, 'clusterName: "a b", expected letters, digits'),
+        ({"clusterName": "example-cluster"}, 'clusterName: "example-cluster" is an example\'s'),
+        (
+            {**EVALUATION, "protection": {"enabled": True}},
+            "protection.enabled: true, expected false with evaluation.enabled",
+        ),
+        (
+            {**EVALUATION, "agentImages": ["a@sha256:0"]},
+            "agentImages: given, expected [] with evaluation.enabled",
+        ),
+        (
+            {"spire": {"serverAddress": ""}},
+            "spire.serverAddress is empty, expected host:port of your SPIRE server",
+        ),
+        (
+            {"spire": {"mode": "bundled", "serverAddress": "off"}},
+            'spire.serverAddress: "off", expected another value with spire.mode: bundled',
+        ),
+        (
+            {"certificates": {"mode": "given"}},
+            "certificates.caBundle is empty, expected the PEM text",
+        ),
+        (
+            {"certificates": {"mode": "given", "caBundle": "LS0tLS1CRUdJTg=="}},
+            "certificates.caBundle: no PEM text, expected lines that begin with -----BEGIN",
+        ),
+        (
+            {"webhooks": {"callerCertificate": True}},
+            "webhooks.callerCertificate: true, expected false with certificates.mode: self-managed",
+        ),
+        (
+            {"certificates": {"caBundle": CA}},
+            "certificates.caBundle: given, expected empty with certificates.mode: self-managed",
+        ),
+        (
+            {"webhooks": {"enabled": False}, "protection": {"enabled": True}},
+            "protection.enabled: true, expected false with webhooks.enabled: false",
+        ),
+        (
+            {"webhooks": {"enabled": False}, "mode": "env"},
+            'mode: "env", expected plugin with webhooks.enabled: false',
+        ),
+        (
+            {"webhooks": {"enabled": False}, "scheduling": {"mode": "affinity"}},
+            'scheduling.mode: "affinity", expected extender with webhooks.enabled: false',
+        ),
+        (
+            {"scheduling": {"mode": "affinity"}},
+            "scheduler.enabled: true, expected false with scheduling.mode: affinity",
+        ),
+        (
+            {"protection": {"enabled": True}, "policies": {"enabled": False}},
+            "policies.enabled: false, expected true with protection.enabled",
+        ),
+        (
+            {"agent": {"mig": True, "gpuAccess": "cdi"}},
+            'agent.gpuAccess: "cdi", expected runtimeClass or privileged with agent.mig',
+        ),
+    ],
+)
+def test_values_that_cannot_work_are_refused(values: dict[str, Any], told: str) -> None:
+    assert told in refused(values)
+
+
+@pytest.mark.parametrize("namespace", ["default", "kube-system"])
+def test_a_namespace_that_is_not_gpuwardens_own_is_refused(namespace: str) -> None:
+    told = refused({}, namespace=namespace)
+    assert f'namespace: "{namespace}", expected one of gpuwarden\'s own' in told
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"trustDomian": "a.io"}, "'trustDomian' not allowed"),
+        ({"agent": {"gpuAcess": "cdi"}}, "'gpuAcess' not allowed"),
+        ({"spire": {"bundled": {"server": {"imgae": {}}}}}, "'imgae' not allowed"),
+        ({"agent": {"gpuAccess": "magic"}}, "/agent/gpuAccess"),
+        ({"mode": "dra"}, "/mode"),
+        ({"enforcement": "warn"}, "/enforcement"),
+        ({"spire": {"mode": "inside"}}, "/spire/mode"),
+        ({"certificates": {"mode": "acme"}}, "/certificates/mode"),
+        ({"scheduling": {"mode": "none"}}, "/scheduling/mode"),
+        ({"imagePullPolicy": "Sometimes"}, "/imagePullPolicy"),
+        ({"controller": {"replicas": 0}}, "/controller/replicas"),
+        ({"controller": {"replicas": "two"}}, "/controller/replicas"),
+        ({"scheduler": {"names": []}}, "/scheduler/names"),
+        ({"webhooks": {"enabled": "yes"}}, "/webhooks/enabled"),
+    ],
+)
+def test_the_schema_refuses_unknown_keys_and_wrong_kinds(values: dict[str, Any], told: str) -> None:
+    assert told in refused(values)
+
+
+def test_an_older_kubernetes_is_refused() -> None:
+    assert "chart requires kubeVersion: >=1.33.0-0" in refused({}, kubernetes="1.32.9")
+
+
+@pytest.mark.parametrize("values", [{"trustDomain": "example.org"}, {"clusterName": "example"}])
+def test_an_evaluation_takes_examples(values: dict[str, Any]) -> None:
+    assert render({**REQUIRED, **EVALUATION, **values})

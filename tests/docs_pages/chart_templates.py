@@ -1,0 +1,108 @@
+"""The parts of the Helm chart that are copies of other folders of deploy/.
+
+Custom resources, rights and admission policies are long and have nothing to choose: they are
+written once, and the chart's templates are made from them. What a chart has to fill in is replaced.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+DEPLOY: Final = Path(__file__).resolve().parents[2] / "deploy"
+_NAMESPACE: Final = "gpuwarden-system"
+_ORIGIN: Final = (
+    "{{{{/* Generated from {source} (`make docs`); a test fails when it is out of date. */}}}}\n"
+)
+_LABELS: Final = re.compile(
+    r"  labels:\n    app\.kubernetes\.io/name: gpuwarden\n"
+    r"    app\.kubernetes\.io/component: (\S+)\n"
+)
+_INFRASTRUCTURE: Final = '{{ include "gpuwarden.infrastructure" . }}'
+_CRDS: Final = ("nodeenrollments", "gpureservations", "policies")
+_POLICIES: Final = ("keys", "devices", "bindings", "enforcement", "rbac")
+
+
+def custom_resources() -> str:
+    """Templates, not files of `crds/`, which Helm never upgrades; kept by an uninstallation."""
+    texts = [(DEPLOY / "kustomize/base" / f"{name}.yaml").read_text() for name in _CRDS]
+    kept = "  annotations:\n    helm.sh/resource-policy: keep\n"
+    found = _labelled("\n---\n".join(text.strip("\n") for text in texts))
+    names = re.compile(r"^(metadata:\n  name: \S+\n)", re.MULTILINE)
+    return _page("deploy/kustomize/base", names.sub(rf"\g<1>{kept}", found))
+
+
+def policies() -> str:
+    """Those of deploy/policy, and the one of deploy/policy/protection behind its switch."""
+    folder = DEPLOY / "policy"
+    always = "\n---\n".join((folder / f"{name}.yaml").read_text().strip("\n") for name in _POLICIES)
+    protection = (folder / "protection/protection.yaml").read_text().strip("\n")
+    body = (
+        f"{{{{- if .Values.policies.enabled }}}}\n{_filled(always)}\n"
+        f"{{{{- if .Values.protection.enabled }}}}\n---\n{_filled(protection)}\n{{{{- end }}}}\n"
+        "{{- end }}"
+    )
+    return _page("deploy/policy", body)
+
+
+def rights() -> str:
+    """Of controllers, of those that manage certificates, and of the scheduler."""
+    annotated = (
+        "  {{- with .Values.controller.serviceAccountAnnotations }}\n  annotations:\n"
+        "    {{- toYaml . | nindent 4 }}\n  {{- end }}"
+    )
+    base = (DEPLOY / "kustomize/base/rbac.yaml").read_text().strip("\n")
+    account, rest = _in_its_namespace(base).split("\n---\n", 1)
+    component = DEPLOY / "kustomize/components/self-managed-certificates/rbac.yaml"
+    parts = {
+        'eq .Values.certificates.mode "self-managed"': component,
+        ".Values.scheduler.enabled": DEPLOY / "scheduler/rbac.yaml",
+    }
+    body = f"{account}\n{annotated}\n---\n{rest}"
+    for condition, file in parts.items():
+        text = _in_its_namespace(file.read_text().strip("\n"))
+        body += f"\n{{{{- if {condition} }}}}\n---\n{text}\n{{{{- end }}}}"
+    return _page("deploy/kustomize and deploy/scheduler", body)
+
+
+def _in_its_namespace(text: str) -> str:
+    return _labelled(text).replace(_NAMESPACE, "{{ .Release.Namespace }}")
+
+
+def _filled(text: str) -> str:
+    """What differs from cluster to cluster."""
+    reported = '[{{ ternary "Warn, Audit" "Deny" (eq .Values.enforcement "report") }}]'
+    quoted = f"['kube-system', 'kube-node-lease', '{_NAMESPACE}']"
+    gated = f"!(request.namespace in {quoted})"
+    registered = f"{{{{ .Values.webhooks.enabled }}}} && !(request.namespace in {_INFRASTRUCTURE})"
+    for old, new in (
+        (gated, registered),
+        (f'"{quoted}"', '{{ include "gpuwarden.infrastructure" . | quote }}'),
+        (f"[kube-system, kube-node-lease, {_NAMESPACE}]", _INFRASTRUCTURE),
+        ("[Deny]", reported),
+    ):
+        text = text.replace(old, new)
+    return _in_its_namespace(text)
+
+
+def _labelled(text: str) -> str:
+    include = '{{{{- include "gpuwarden.labels" (dict "root" $ "component" "{0}") | nindent 4 }}}}'
+    return _LABELS.sub(lambda found: f"  labels:\n    {include.format(found[1])}\n", text)
+
+
+def _page(source: str, body: str) -> str:
+    return f"{_ORIGIN.format(source=source)}{body}\n"
+
+
+def _copy(path: str) -> Callable[[], str]:
+    return (DEPLOY / path).read_text
+
+
+CHART_PARTS: Final[Mapping[str, Callable[[], str]]] = {
+    "templates/crds.yaml": custom_resources,
+    "templates/policies.yaml": policies,
+    "templates/rbac.yaml": rights,
+    "files/spire/authorization.rego": _copy("spire/authorization.rego"),
+    "files/spire/authorization.json": _copy("spire/authorization.json"),
+}
+"""Name below deploy/helm/gpuwarden -> what writes it."""

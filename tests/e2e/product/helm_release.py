@@ -1,0 +1,125 @@
+"""The chart on a lab, as somebody installs it who has read docs/install.md."""
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from sandbox.nvml.build import LIBRARY
+from sandbox.nvml.scenario import VARIABLE
+from tests.chart.rendering import CHART, NAMESPACE, RELEASE
+from tests.chart.tools import tools
+from tests.e2e.lab.cluster_spire import CLUSTER
+from tests.e2e.lab.images import Image
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.spire_server import SpireServer
+from tests.e2e.lab.upstreams import KUBERNETES, upstream
+
+TRUST_DOMAIN: Final = "lab.acme.io"
+"""Not an example's: those are refused."""
+_DRIVER: Final = "/var/lib/nvidia-driver"
+_LIBRARIES: Final = "/usr/lib/x86_64-linux-gnu"
+_ENTRY: Final = re.compile(r"spire-server (entry create (?:.*\\\n)*.*)")
+_HELM_S: Final = 180
+
+
+class HelmError(RuntimeError):
+    """What helm said."""
+
+
+class HelmRelease:
+    """One release; nothing is installed yet."""
+
+    def __init__(self, lab: Lab, spire: SpireServer, folder: Path) -> None:
+        """`folder`: helm's own."""
+        self.lab = lab
+        self._spire = spire
+        self._folder = folder
+
+    def load_images(self) -> None:
+        """Kubernetes' own that the chart names, from the lab's programs."""
+        version = upstream(KUBERNETES).version
+        programs = self.lab.site.programs
+        for name in ("kube-scheduler", "kubectl"):
+            image = f"registry.k8s.io/{name}:v{version}"
+            if not self.lab.node.containerd.has(image):
+                place = f"/usr/local/bin/{name}"
+                image_of = Image(image, {place: programs[name]}, [place], ["PATH=/usr/local/bin"])
+                self.lab.node.containerd.load(image_of)
+
+    def values(self, **more: Any) -> dict[str, Any]:
+        """The required ones, where this lab keeps its driver, and SPIRE's address."""
+        agent = {
+            "runtimeClassName": "",
+            "extraEnv": [{"name": VARIABLE, "value": f"{_DRIVER}/scenario"}],
+            "extraVolumes": [
+                {"name": "driver", "hostPath": {"path": _DRIVER, "type": "Directory"}}
+            ],
+            "extraVolumeMounts": [
+                {"name": "driver", "mountPath": f"{_LIBRARIES}/{LIBRARY}", "subPath": LIBRARY},
+                {"name": "driver", "mountPath": _DRIVER},
+            ],
+        }
+        return {
+            "trustDomain": TRUST_DOMAIN,
+            "clusterName": CLUSTER,
+            "imageRegistry": "docker.io/library",
+            "agent": {**agent, **more.pop("agent", {})},
+            "spire": {"serverAddress": f"{self.lab.plan.inside}:{self._spire.port}"},
+            "scheduler": {"image": {"tag": f"v{upstream(KUBERNETES).version}"}},
+            "kubectl": {"image": {"tag": f"v{upstream(KUBERNETES).version}"}},
+            **more,
+        }
+
+    def install(self, values: Mapping[str, Any], **options: str) -> str:
+        """`helm install`; what it prints."""
+        release, namespace = options.get("release", RELEASE), options.get("namespace", NAMESPACE)
+        arguments = ("install", release, CHART, "--create-namespace")
+        return self._helm(*arguments, values=values, namespace=namespace)
+
+    def upgrade(self, values: Mapping[str, Any]) -> str:
+        return self._helm("upgrade", RELEASE, CHART, values=values)
+
+    def uninstall(self) -> str:
+        return self._helm("uninstall", RELEASE)
+
+    def register(self, told: str) -> list[str]:
+        """Make the entries as the notes say; their ids."""
+        node = self.lab.node.name
+        uid = self.lab.api.get(f"/api/v1/nodes/{node}")["metadata"]["uid"]
+        ids = []
+        for command in _ENTRY.findall(told):
+            line = command.replace("\\\n", " ").replace("NODE-UID", uid).replace("NODE-NAME", node)
+            (result,) = self._spire.asked(*line.split())["results"]
+            ids.append(result["entry"]["id"])
+        return ids
+
+    def _helm(
+        self,
+        *arguments: object,
+        values: Mapping[str, Any] | None = None,
+        namespace: str = NAMESPACE,
+    ) -> str:
+        files: Sequence[str] = ("--values", "-") if values is not None else ()
+        done = subprocess.run(
+            [tools().helm, *map(str, arguments), "--namespace", namespace, *files],
+            env={
+                **os.environ,
+                "KUBECONFIG": str(self.lab.kubeconfig),
+                "HELM_CACHE_HOME": str(self._folder),
+                "HELM_CONFIG_HOME": str(self._folder),
+                "HELM_DATA_HOME": str(self._folder),
+            },
+            input=yaml.safe_dump(dict(values or {})),
+            capture_output=True,
+            text=True,
+            timeout=_HELM_S,
+            check=False,
+        )
+        if done.returncode:
+            raise HelmError(done.stderr)
+        return done.stdout

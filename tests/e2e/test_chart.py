@@ -1,0 +1,178 @@
+"""The chart on an empty cluster: installed, used, changed, refused a second time, removed.
+
+With SPIRE, images, a device plugin and NVML's stand-in as they are there before; certificates,
+webhooks and scheduler are the chart's own.
+"""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from controller.certificates.leaves import AUTHORITY_SECRET, leaf_specs
+from tests.chart.rendering import one, rendered
+from tests.contracts.pod_resources import DEVICES, RESOURCE
+from tests.e2e.lab.api import Api, ApiError, Document
+from tests.e2e.lab.build import built
+from tests.e2e.lab.cluster_spire import ClusterSpire
+from tests.e2e.lab.device_plugin import DevicePlugin
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.machine import missing
+from tests.e2e.lab.pods import Namespace, pod
+from tests.e2e.lab.product_images import NEEDS
+from tests.e2e.lab.selection import why_no_spire
+from tests.e2e.lab.upstreams import SPIRE
+from tests.e2e.lab.waiting import until
+from tests.e2e.product.deployed import REPLICAS, Deployed
+from tests.e2e.product.helm_release import TRUST_DOMAIN, HelmError, HelmRelease
+from tests.e2e.product.with_spire import scenario
+
+pytestmark = [
+    pytest.mark.usefixtures("real_node"),
+    pytest.mark.skipif(bool(why_no_spire()), reason=f"no SPIRE: {'; '.join(why_no_spire())}"),
+    pytest.mark.timeout(1800),  # a first build, on a busy machine
+]
+START_S = 240
+TEAM = "team-a"
+KEYS = "gpuwarden-reservation-keys"
+ENFORCED = {"gpuwarden.dev/enforce": "true"}
+KEPT = {
+    f"customresourcedefinition.apiextensions.k8s.io/{kind}.gpuwarden.dev"
+    for kind in ("attestationclasses", "attestationpolicies", "gpureservations", "nodeenrollments")
+}
+"""Of what has no namespace, after uninstallation."""
+KEPT_INSIDE = {
+    *(f"persistentvolumeclaim/data-gpuwarden-controller-{n}" for n in range(2)),
+    f"secret/{KEYS}",
+    f"secret/{AUTHORITY_SECRET}",
+    *(f"secret/{x.secret}" for x in leaf_specs("")),
+}
+
+
+@dataclass
+class World:
+    release: HelmRelease
+    cluster: Deployed
+
+    @property
+    def api(self) -> Api:
+        return self.cluster.lab.api
+
+    @property
+    def pods(self) -> Namespace:
+        return Namespace(self.api, TEAM)
+
+    def verified(self) -> None:
+        """Both replicas have verified the node, by SPIRE."""
+        for replica in range(REPLICAS):
+            node = until(
+                f"replica {replica} has verified the node",
+                lambda number=replica: self.cluster.in_state(number, "eligible"),  # type: ignore[misc] # mypy cannot infer the default
+                timeout_s=START_S,
+            )
+            assert node["level"] == "L1"
+
+    def listed(self, *options: str) -> list[str]:
+        """Kinds that can be listed."""
+        return self.cluster.kubectl("api-resources", "--verbs=list", "-o=name", *options).split()
+
+    def uids(self, component: str) -> set[str]:
+        return {x["metadata"]["uid"] for x in self.cluster.pods(component)}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    if reasons := missing(NEEDS):
+        pytest.skip(f"no images: {'; '.join(reasons)}")
+    folder = tmp_path_factory.mktemp("chart")
+    with ExitStack() as stack:
+        empty = stack.enter_context(Lab.whole())
+        spire = ClusterSpire(empty, TRUST_DOMAIN)
+        spire.start()
+        cluster = Deployed(empty, folder)
+        cluster.import_images()
+        cluster.furnish(scenario())
+        plugins = empty.node.capsule.path("/var/lib/kubelet/device-plugins")
+        stack.enter_context(DevicePlugin(plugins, DEVICES))
+        release = HelmRelease(empty, spire.server, folder)
+        release.load_images()
+        cluster.provide_volumes()
+        cluster.mark_node()
+        told = release.install(release.values())
+        release.register(told)
+        yield World(release, cluster)
+
+
+def test_one_command_later_a_managed_pod_has_its_gpu(world: World) -> None:
+    """Certificates, webhooks, extender and scheduler are the chart's; nothing was made by hand."""
+    world.verified()
+    world.api.post("/api/v1/namespaces", {"metadata": {"name": TEAM, "labels": ENFORCED}})
+    pods = world.pods
+    name = until("a replica admits it", lambda: created(pods, holder("holder")), timeout_s=START_S)
+    pods.phase(name, "Running", timeout_s=START_S)
+    found = pods.get(name)
+    assert found["spec"]["schedulerName"] == "gpuwarden"
+    assert found["metadata"]["annotations"]["gpuwarden.dev/node"] == found["spec"]["nodeName"]
+    assert found["metadata"]["annotations"]["gpuwarden.dev/guarantee-given"] == "node"
+
+
+def created(pods: Namespace, document: Document) -> str | None:
+    """Before a replica is ready the API server refuses such a pod; its name afterwards."""
+    try:
+        return pods.create(document)
+    except ApiError as error:
+        if "failed calling webhook" in str(error) or "CONTROLLER_NOT_READY" in str(error):
+            return None
+        raise
+
+
+def holder(name: str) -> Document:
+    document = pod(name, "say", "here")
+    document["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE: "1"}}
+    return document
+
+
+def test_a_second_release_is_refused(world: World) -> None:
+    with pytest.raises(HelmError, match="there is one gpuwarden for a cluster"):
+        world.release.install(world.release.values(), release="two", namespace="elsewhere")
+    assert "elsewhere" not in world.cluster.kubectl("get", "namespaces", "-o=name")
+
+
+def test_an_upgrade_rolls_what_changed_and_pods_keep_their_gpus(world: World) -> None:
+    world.verified()
+    controllers, agents = world.uids("controller"), world.uids("agent")
+    keys = world.cluster.kubectl("get", "secret", KEYS, "-o=jsonpath={.data.keys}")
+    world.release.upgrade(world.release.values(agent={"config": {"log": {"level": "debug"}}}))
+    until("the agent is another", lambda: len(world.uids("agent") - agents) == 1, timeout_s=START_S)
+    world.verified()
+    assert world.uids("controller") == controllers
+    assert world.cluster.kubectl("get", "secret", KEYS, "-o=jsonpath={.data.keys}") == keys
+    assert world.pods.get("holder")["status"]["phase"] == "Running"
+
+
+def test_uninstallation_leaves_what_is_remembered_and_pods_start(world: World) -> None:
+    world.release.uninstall()
+    until("its pods are gone", lambda: not world.cluster.kubectl("get", "pods", "-o=name"))
+    kinds = ",".join(x for x in world.listed("--namespaced=false") if not x.startswith("nodes"))
+    ours = "--selector=app.kubernetes.io/name=gpuwarden"
+    found = set(world.cluster.kubectl("get", kinds, ours, "-o=name").split())
+    assert found == {*KEPT, "namespace/gpuwarden-system"}
+    inside = "secrets,persistentvolumeclaims,services,roles,rolebindings,networkpolicies,jobs"
+    left = set(world.cluster.kubectl("get", inside, "-o=name").split())
+    assert left == KEPT_INSIDE
+    assert world.pods.get("holder")["status"]["phase"] == "Running"
+    world.pods.phase(world.pods.create(pod("after", "say", "here")), "Running")
+
+
+@pytest.mark.parametrize(("program", "file"), [("server", "server.conf"), ("agent", "agent.conf")])
+def test_a_bundled_spire_takes_its_configuration(program: str, file: str, tmp_path: Path) -> None:
+    name = f"gpuwarden-spire-{program}"
+    files = one(rendered("bundled-spire"), "ConfigMap", name)["data"]
+    (tmp_path / file).write_text(files[file])
+    binary = built([SPIRE])[f"spire-{program}"]
+    command = (str(binary), "validate", "-config", str(tmp_path / file))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "is valid" in done.stdout) == (0, True), done.stderr
