@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from controller.fleet.view import FleetSnapshot, GpuView, NodeState
-from controller.operations.readiness import Readiness
+from controller.operations.readiness import ListenerState, Readiness
+from controller.spire.facts import SpireCondition
 from gpuwarden import __version__
 from gpuwarden.evidence.model import PROTOCOL
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -25,6 +26,8 @@ class Installation:
     leads: bool = False
     alarms: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """Nodes whose agents accuse an audit log, with the codes."""
+    listeners: tuple[ListenerState, ...] = ()
+    spire: SpireCondition = field(default_factory=lambda: SpireCondition(configured=False))
 
 
 def status_message(
@@ -49,6 +52,23 @@ def status_message(
         alarms=[
             pb.WitnessAlarm(node=node, codes=here.alarms[node]) for node in sorted(here.alarms)
         ],
+        listeners=[_listener(one) for one in here.listeners],
+        spire=pb.SpireServer(
+            configured=here.spire.configured,
+            error=here.spire.error or "",
+            excessive=here.spire.excessive,
+            unregistered=here.spire.unregistered,
+        ),
+    )
+
+
+def _listener(state: ListenerState) -> pb.Listener:
+    ends = state.client_ends
+    return pb.Listener(
+        name=state.name,
+        certificates=state.certificates,
+        demands_certificate=state.demands_certificate,
+        client_ends="" if ends is None else ends.strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
 

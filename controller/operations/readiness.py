@@ -5,6 +5,7 @@ Answers come from memory, collected at each question again. Warnings never make 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from fractions import Fraction
 
 from controller.audit.log import DurableLog
@@ -110,6 +111,18 @@ def readiness(facts: ReadinessFacts) -> Readiness:
     return Readiness(tuple(text for text in reasons if text is not None), tuple(warnings))
 
 
+@dataclass(frozen=True, slots=True)
+class ListenerState:
+    """What a listener over HTTPS shows its clients, and demands of them."""
+
+    name: str
+    certificates: str
+    """PEM of the chain that it serves now."""
+    demands_certificate: bool
+    client_ends: datetime | None
+    """When the first certificate ends that clients have shown lately; None: none was shown."""
+
+
 _DRIFT = 1000
 """A clock that is being disciplined may drift by one part in this many."""
 
@@ -148,6 +161,8 @@ class ProcessState:
     """What nothing is reserved before; without a binding webhook nothing is."""
     listener_warnings: Callable[[], tuple[str, ...]] = lambda: ()
     """What somebody should know of the listeners."""
+    listeners: Callable[[], tuple[ListenerState, ...]] = lambda: ()
+    """Those over HTTPS."""
     certificates_error: Callable[[], str | None] = lambda: None
     """What listeners wait for before they open."""
     certificate_warnings: Callable[[], tuple[str, ...]] = lambda: ()

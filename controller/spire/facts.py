@@ -3,7 +3,7 @@
 All answers come from memory, the poller's last snapshot.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.spire.poller import SpirePoller
@@ -43,11 +43,16 @@ class SpireCondition:
 
     error: str | None = None
     warnings: tuple[str, ...] = ()
+    configured: bool = True
+    excessive: bool = False
+    """The server lets this controller do more than read."""
+    unregistered: bool = False
+    """The server has no registration entry of this controller."""
 
 
 def no_spire_server(_now_ns: int) -> SpireCondition:
     """No SPIRE server is configured: not an error, but reported."""
-    return SpireCondition(warnings=(CAPPED,))
+    return SpireCondition(warnings=(CAPPED,), configured=False)
 
 
 def own_condition(
@@ -62,14 +67,15 @@ def own_condition(
     entries = snapshot.entries.get(own_id, ())
     if not entries:
         text = f"the SPIRE server has no registration entry of {own_id}"
-        return SpireCondition(warnings=(text,))
+        return SpireCondition(warnings=(text,), unregistered=True)
     parents = sorted({x.parent_id for x in entries})
     found = [agent_in_force(snapshot, limits, now_ns, x) for x in parents]
     bad = tuple(f"own SPIRE agent: {x.detail}" for x in found if isinstance(x, Refusal))
-    admin = (ADMIN_WARNING,) if any(x.admin for x in entries) else ()
+    is_admin = any(x.admin for x in entries)
+    admin = (ADMIN_WARNING,) if is_admin else ()
     if len(bad) == len(parents):
-        return SpireCondition("; ".join(bad), admin)
-    return SpireCondition(None, (*bad, *admin))
+        return SpireCondition("; ".join(bad), admin, excessive=is_admin)
+    return SpireCondition(None, (*bad, *admin), excessive=is_admin)
 
 
 class LiveSpireFacts:
@@ -119,7 +125,9 @@ class LiveSpireFacts:
         failing = (f"SPIRE server: {trouble}; its last answer counts for now",) if trouble else ()
         excessive = (ADMIN_WARNING,) if self._poller.excessive else ()
         warnings = dict.fromkeys((*failing, *own.warnings, *excessive))
-        return SpireCondition(own.error, tuple(warnings))
+        return replace(
+            own, warnings=tuple(warnings), excessive=own.excessive or self._poller.excessive
+        )
 
     def _ask_if_absent(self, question: SpireQuestion, refusal: Refusal | None) -> None:
         if refusal is not None and refusal.code in ABSENT:

@@ -114,6 +114,12 @@ class ClientCertificates:
         self._shown = dict(kept[-(_MOST - 1) :])
         self._shown[host, subject] = _Shown(ends, now)
 
+    @property
+    def ends(self) -> datetime | None:
+        """When the first of them ends; None before any was shown."""
+        first = self._first()
+        return None if first is None else first[1].ends
+
     def seconds_left(self, now: datetime) -> float:
         """Until the first of them ends; NaN before any was shown."""
         first = self._first()

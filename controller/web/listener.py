@@ -360,6 +360,11 @@ class HttpServer:
         self._server = None
 
     @property
+    def client_ends(self) -> datetime | None:
+        """When the first certificate of its clients ends; None where none was shown."""
+        return None if self.clients is None else self.clients.ends
+
+    @property
     def has_tls(self) -> bool:
         """Whether it speaks TLS and nothing else."""
         return self._open_tls is not None

@@ -101,6 +101,12 @@ class ServingTls:
         """When the chain in use ends."""
         return self._material.chain.ends
 
+    @property
+    def certificates(self) -> str:
+        """PEM of the chain in use."""
+        chain = self._material.chain.certificates
+        return b"".join(one.public_bytes(Encoding.PEM) for one in chain).decode()
+
     def seconds_left(self) -> float:
         """Until the chain in use ends; below 0 after it."""
         return (self.ends - self._now()).total_seconds()

@@ -228,7 +228,7 @@ def assemble(
             operators,
             fit_query(verbs, admission),
             scenes,
-            installation=partial(installation, settings, cluster, recorder.alarms),
+            installation=partial(installation, settings, cluster, recorder.alarms, conditions),
             ledger=None if binding is None else binding.store.snapshot,
             past=PastClasses(settings.audit.dir, settings.trust_domain),
         ),
@@ -262,6 +262,7 @@ def assemble(
         instruments=instruments,
     )
     conditions.state.listener_warnings = listeners.warnings
+    conditions.state.listeners = listeners.states
     certificates = managed_certificates(settings, cluster, audit)
     if certificates is not None:
         conditions.state.certificates_error = certificates.waiting

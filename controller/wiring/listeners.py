@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from controller.access import owner_of_socket
-from controller.operations.readiness import Conditions
+from controller.operations.readiness import Conditions, ListenerState
 from controller.recorders.listeners import show_listener
 from controller.recorders.trust import TrustRecorder
 from controller.rpc.attestation import AttestationService
@@ -170,6 +170,14 @@ class Listeners:
     def warnings(self) -> tuple[str, ...]:
         """What somebody should know of the listeners: refused clients, certificates that end."""
         return tuple(text for one in self._http for text in one.warnings())
+
+    def states(self) -> tuple[ListenerState, ...]:
+        """What those over HTTPS show and demand."""
+        return tuple(
+            ListenerState(one.name, one.tls.certificates, one.clients is not None, one.client_ends)
+            for one in self._http
+            if one.tls is not None
+        )
 
     async def set_serving(self, *, ready: bool) -> None:
         """Publish readiness to who asks over gRPC."""

@@ -101,7 +101,10 @@ def _holders(ledger: Callable[[], LedgerSnapshot] | None, clock: Clock) -> Holde
 
 
 def installation(
-    settings: ControllerSettings, cluster: Cluster | None, alarms: WitnessAlarms
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    alarms: WitnessAlarms,
+    conditions: Conditions,
 ) -> Installation:
     """What this controller is a part of, now."""
     return Installation(
@@ -112,6 +115,8 @@ def installation(
         replicas=() if cluster is None else cluster.pods.replicas(settings.kubernetes.namespace),
         leads=cluster is not None and cluster.leadership.leads(),
         alarms=alarms.accusing(),
+        listeners=conditions.state.listeners(),
+        spire=conditions.spire(conditions.clock.boottime_ns()),
     )
 
 

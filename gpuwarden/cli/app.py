@@ -170,6 +170,14 @@ COMMANDS: Final[Mapping[str, Command]] = {
         " and the trust bundle. Where there is none, the archived file gives them, and the output"
         " says so. Each replica has its own evidence: ask where `explain pod` was asked.",
     ),
+    "doctor": Command(
+        "doctor:doctor",
+        "Check an installation of gpuwarden; exits with 3 if a check fails.",
+        "gpuwarden doctor --wait 5m",
+        "Asks the Kubernetes API by your kubeconfig, or in a pod by its service account, and a"
+        " controller. Changes nothing: two pods are created with dryRun=All. A check of what could"
+        " not be read is `not checked`, with the reason. docs/doctor.md lists all checks.",
+    ),
     "support-bundle": Command(
         "support:support_bundle",
         "Collect what helps with a bug report into one archive, without secrets.",

@@ -27,7 +27,7 @@ MEANING: Final = {
     ExitCode.USAGE: "invalid arguments or configuration, or a file that cannot be read",
     ExitCode.FINDING: "finding: a broken log, no node that fits, classes that differ,"
     " a pod that does not have what was reserved, pods that would be evicted, a controller"
-    " that is not ready",
+    " that is not ready, a check of `doctor` that failed",
     ExitCode.NOT_AUTHORISED: "not authorised: the controller refuses this caller",
     ExitCode.NOT_REACHABLE: "not reachable: no controller answers, or not the expected one",
     ExitCode.NOT_KEPT: "not kept: evidence that was not archived, since nothing was granted by it",

@@ -15,6 +15,7 @@ CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 READ_ON_THE_FORGE = ("README.md",)
 RUN_BY = {
     "docs/demo.md": "tests/integration/test_demo_to_try.py",
+    "docs/doctor.md": "tests/integration/test_doctor.py",
     "docs/index.md": "tests/integration/test_demo.py",
     "deploy/helm/gpuwarden/README.md": "tests/e2e/test_chart.py",
     "docs/install.md": "tests/e2e/test_chart.py",

@@ -10,7 +10,8 @@ _HEAD: Final = """\
 
 Generated from the program's own help by `make docs`; do not edit.
 
-`gpuwarden` shows the verified fleet and needs no access to the Kubernetes API. By default it calls
+`gpuwarden` shows the verified fleet and needs no access to the Kubernetes API; only
+[`doctor`](../doctor.md) asks it. By default it calls
 the local socket of the controller: run it in the controller's pod with
 `kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden nodes`. From elsewhere give
 `--server HOST:PORT` and an SVID with the role inspector or operator, from the Workload API or from

@@ -11,6 +11,7 @@ from tests.docs_pages.chart_templates import CHART_PARTS
 from tests.docs_pages.chart_values import readme, schema
 from tests.docs_pages.command_line import command_line_page
 from tests.docs_pages.configuration import configuration_page
+from tests.docs_pages.doctor import doctor_page
 from tests.docs_pages.reasons import reasons_page
 from tests.docs_pages.telemetry import telemetry_page
 from tests.e2e.lab.compatibility import compatibility_page
@@ -21,6 +22,7 @@ _CHART: Final = "../../deploy/helm/gpuwarden"
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "../authorization.md": authorization_page,
     "../compatibility.md": compatibility_page,
+    "../doctor.md": doctor_page,
     "audit.md": audit_page,
     "cli.md": command_line_page,
     "configuration.md": configuration_page,

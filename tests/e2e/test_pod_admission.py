@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shlex
 import ssl
 import urllib.error
 import urllib.request
@@ -19,9 +20,10 @@ from tests.e2e.lab.api import STRATEGIC, ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.lab.waiting import until
+from tests.e2e.product.command_line import asked
 from tests.e2e.product.controller import Admission
 from tests.e2e.product.hardware import h100_node
-from tests.e2e.product.installation import Installation
+from tests.e2e.product.installation import Installation, kubectl
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
 from tests.e2e.product.stage import Stage
 from tests.e2e.product.webhooks import MUTATING, Webhooks, admission
@@ -355,3 +357,50 @@ def test_report_only_blocks_nothing_and_says_everything(
             if x["regarding"]["kind"] == "ReplicaSet" and "BYPASS_HOST_PID" in x["note"]
         ],
     )
+
+
+OTHERWISE: Final = {
+    "agents": "failed",
+    "api-server-certificate": "warning",
+    "controller-warnings": "warning",
+    "controllers-run": "failed",
+    "device-variables": "not checked",
+    "gpu-nodes": "failed",
+    "policies-bound": "failed",
+    "protection": "warning",
+    "protection-bound": "not checked",
+    "runtime-class": "failed",
+    "scheduler-configuration": "not checked",
+    "scheduler-runs": "not checked",
+    "spire-entries": "not checked",
+    "spire-policy": "not checked",
+    "spire-server": "warning",
+    "versions": "warning",
+    "webhooks-registered": "failed",
+}
+"""Of an installation without SPIRE, policies and binding webhook, whose programs are no pods."""
+BY_CHANCE: Final = {"scheduler-certificate", "scheduler-extender"}
+"""Whether a scheduler has asked yet depends on the tests before."""
+
+
+def doctor(world: World) -> dict[str, Document]:
+    """The checks of `gpuwarden doctor`, by id."""
+    (controller,) = world.stage.gpuwarden.controllers
+    kubeconfig, log = str(world.lab.kubeconfig), str(controller.data / "audit")
+    code, found = asked(controller, "doctor", "--kubeconfig", kubeconfig, "--audit-log", log)
+    checks = {one["id"]: one for group in found["groups"] for one in group["checks"]}
+    assert code == (3 if any(x["outcome"] == "failed" for x in checks.values()) else 0)
+    return {name: x for name, x in checks.items() if name not in BY_CHANCE}
+
+
+def test_doctor_finds_a_fault_that_its_command_mends(world: World) -> None:
+    before = doctor(world)
+    others = {name: x["outcome"] for name, x in before.items() if x["outcome"] != "passed"}
+    assert others == OTHERWISE, "\n".join(f"{x}: {before[x]['seen']}" for x in before)
+    path = f"/api/v1/namespaces/{ENFORCED}"
+    world.api.patch(path, {"metadata": {"labels": {ENFORCE_LABEL: "yes"}}})
+    found = doctor(world)
+    wrong = {name for name, x in found.items() if x["outcome"] != before[name]["outcome"]}
+    assert wrong == {"namespaces-enforced"}, {x: found[x]["seen"] for x in wrong}
+    kubectl(world.lab, *shlex.split(found["namespaces-enforced"]["command"])[1:])
+    assert doctor(world)["namespaces-enforced"]["outcome"] == "passed"

@@ -11,7 +11,7 @@ import contextlib
 import json
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -58,6 +58,15 @@ class FakeApiServer:
         self.tokens = {TOKEN}
         self.reviewed: dict[str, Object] = {}
         """User and audiences by token, of a TokenReview's status."""
+        self.version = "v1.35.4"
+        self.date: str | None = None
+        """Of discovery, where it is not this machine's time."""
+        self.group_versions: set[str] = set()
+        """What discovery names, `GROUP/VERSION`."""
+        self.denied: set[str] = set()
+        """`VERB RESOURCE` that SelfSubjectAccessReviews deny."""
+        self.dry_run: Callable[[Object], tuple[int, Object]] = lambda pod: (201, pod)
+        """Answer to a pod that is created with `dryRun=All`; nothing is stored."""
         self.disruption_budgets: set[str] = set()
         """Names of pods whose eviction a budget is against."""
         self.requests: list[tuple[str, str]] = []
@@ -173,21 +182,37 @@ class FakeApiServer:
             )
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path in {"/version", "/apis"}:
+            return await self._begun(request, "get") or self._discovered(request.path)
         place = place_of(request.path)
-        self.requests.append((_verb(request, place), str(request.rel_url)))
-        if self.is_stalled:
-            await asyncio.sleep(3600)
-        self._authenticate(request)
-        for fault in self._faults:
-            if fault.matching in f"{_verb(request, place)} {request.rel_url}":
-                self._faults.remove(fault)
-                return web.Response(status=fault.status, headers=fault.headers, body=fault.body)
+        if (refused := await self._begun(request, _verb(request, place))) is not None:
+            return refused
         if request.method == "GET" and request.query.get("watch") == "true":
             return await self._watch(request, place)
         body = await request.json() if request.can_read_body else None
         answer, status = self._worked(request, place, body)
         self.tell()
         return web.json_response(answer, status=status)
+
+    async def _begun(self, request: web.Request, verb: str) -> web.Response | None:
+        """Note it and authenticate; gives the fault that a test wants, if any."""
+        self.requests.append((verb, str(request.rel_url)))
+        if self.is_stalled:
+            await asyncio.sleep(3600)
+        self._authenticate(request)
+        for fault in self._faults:
+            if fault.matching in f"{verb} {request.rel_url}":
+                self._faults.remove(fault)
+                return web.Response(status=fault.status, headers=fault.headers, body=fault.body)
+        return None
+
+    def _discovered(self, path: str) -> web.Response:
+        headers = {} if self.date is None else {"Date": self.date}
+        if path == "/version":
+            return web.json_response({"gitVersion": self.version}, headers=headers)
+        groups = [{"versions": [{"groupVersion": x}]} for x in sorted(self.group_versions)]
+        answer = {"kind": "APIGroupList", "groups": groups}
+        return web.json_response(answer, headers=headers)
 
     def _worked(self, request: web.Request, place: Place, body: Any) -> tuple[Object, int]:
         objects, key = self.objects, "/".join(x for x in (place.namespace, place.name) if x)
@@ -197,7 +222,7 @@ class FakeApiServer:
             case "GET":
                 return objects.get(place.collection, key), HTTPStatus.OK
             case "POST":
-                return self._created(place, body), HTTPStatus.CREATED
+                return self._posted(request, place, body)
             case "PUT":
                 return objects.replace(place.collection, key, body), HTTPStatus.OK
             case "PATCH":
@@ -210,9 +235,19 @@ class FakeApiServer:
                 return self._deleted(place, key, body or {}), HTTPStatus.OK
         raise RefusedError(405, "MethodNotAllowed")
 
+    def _posted(self, request: web.Request, place: Place, body: Any) -> tuple[Object, int]:
+        if request.query.get("dryRun") == "All":
+            status, answer = self.dry_run(body)
+            return answer, status
+        return self._created(place, body), HTTPStatus.CREATED
+
     def _created(self, place: Place, body: Any) -> Object:
         if place.collection == "tokenreviews":
             return self._reviewed(body)
+        if place.collection == "selfsubjectaccessreviews":
+            asked = body["spec"]["resourceAttributes"]
+            allowed = f"{asked['verb']} {asked['resource']}" not in self.denied
+            return {**body, "status": {"allowed": allowed}}
         if place.subresource == "eviction":
             return self._evicted(place, body)
         metadata = body.setdefault("metadata", {})
@@ -266,7 +301,8 @@ class FakeApiServer:
         if selector := request.query.get("fieldSelector"):
             found = {k: x for k, x in found.items() if selector == f"metadata.name={k}"}
             self._progress = at
-        keys = sorted(k for k in found if k > start)
+        within = f"{place.namespace}/" if place.namespace else ""
+        keys = sorted(k for k in found if k > start and k.startswith(within))
         limit = int(request.query.get("limit") or len(keys) or 1)
         metadata: Object = {"resourceVersion": version_of(at)}
         if len(keys) > limit:

@@ -519,8 +519,12 @@ async def test_a_certificate_without_its_chain_is_not_taken(tmp_path: Path) -> N
         assert tls.server.reload_certificates() is Reload.REFUSED
         assert "certificate 2 did not issue" in (tls.measurements.certificates[-1] or "")
         assert await served(tls, tls.ca.issue("scheduler")) == "whole"
-        tls.install(tls.ca.issue("direct", server=True))
+        assert tls.server.tls is not None
+        assert tls.server.tls.certificates.count("BEGIN CERTIFICATE") == 2
+        direct, key = tls.ca.issue("direct", server=True)
+        tls.install((direct, key))
         assert tls.server.reload_certificates() is Reload.CHANGED
+        assert tls.server.tls.certificates == direct.read_text()
 
 
 async def test_anything_replaces_a_certificate_that_has_ended(tmp_path: Path) -> None:
@@ -556,6 +560,8 @@ async def test_the_end_of_the_clients_certificates_is_known_and_a_warning(tls: T
     async with session(tls, short) as client:
         await ask(client, tls)
     assert 0 < tls.server.client_seconds_left() < 2 * 86_400
+    assert tls.server.client_ends is not None
+    assert tls.server.client_ends < datetime.now(UTC) + timedelta(days=2)
     (warning,) = (x for x in tls.server.warnings() if "client" in x)
     assert warning.startswith("extender: the certificate that the client 127.0.0.1 shows (")
     assert "late-scheduler" in warning

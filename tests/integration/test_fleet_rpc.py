@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,7 @@ from controller.explain.status import Installation
 from controller.fleet.enrollment import EnrolledGpu, EnrollmentRecord, QuarantineEntry
 from controller.fleet.quarantine import Shown, show
 from controller.messages import no_labels
-from controller.operations.readiness import Readiness
+from controller.operations.readiness import ListenerState, Readiness
 from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Policy
 from controller.rpc.fleet import FleetServicer
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
@@ -32,6 +32,7 @@ from controller.rpc.server import (
     local_server,
     set_serving,
 )
+from controller.spire.facts import SpireCondition
 from gpuwarden import __version__
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import class_document
@@ -64,6 +65,16 @@ INSTALLATION = Installation(
     replicas=("c-0", "c-1"),
     leads=True,
     alarms={"b": ("LOG_RESET",), "a": ("CHECKPOINT_INCONSISTENT", "LOG_RESET")},
+    listeners=(
+        ListenerState("admission", "PEM", demands_certificate=True, client_ends=None),
+        ListenerState(
+            "api",
+            "PEM 2",
+            demands_certificate=False,
+            client_ends=datetime(2026, 3, 1, 2, 3, 4, tzinfo=UTC),
+        ),
+    ),
+    spire=SpireCondition("too old", excessive=True),
 )
 
 
@@ -247,6 +258,13 @@ async def test_status_is_the_controller_and_its_fleet_in_numbers(world: World) -
         ("a", ["CHECKPOINT_INCONSISTENT", "LOG_RESET"]),
         ("b", ["LOG_RESET"]),
     ]
+    assert [
+        (x.name, x.certificates, x.demands_certificate, x.client_ends) for x in answer.listeners
+    ] == [
+        ("admission", "PEM", True, ""),
+        ("api", "PEM 2", False, "2026-03-01T02:03:04Z"),
+    ]
+    assert answer.spire == pb.SpireServer(configured=True, error="too old", excessive=True)
 
 
 async def test_classes(world: World) -> None:

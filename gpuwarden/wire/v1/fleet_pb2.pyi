@@ -1252,6 +1252,8 @@ class GetStatusResponse(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
+    LISTENERS_FIELD_NUMBER: _builtins.int
+    SPIRE_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     replica: _builtins.str
     """The replica that answers."""
@@ -1290,6 +1292,12 @@ class GetStatusResponse(_message.Message):
     def alarms(self) -> _containers.RepeatedCompositeFieldContainer[Global___WitnessAlarm]:
         """Nodes whose agents accuse an audit log."""
 
+    @_builtins.property
+    def listeners(self) -> _containers.RepeatedCompositeFieldContainer[Global___Listener]:
+        """Listeners over HTTPS that are configured: extender, admission, api."""
+
+    @_builtins.property
+    def spire(self) -> Global___SpireServer: ...
     def __init__(
         self,
         *,
@@ -1307,14 +1315,85 @@ class GetStatusResponse(_message.Message):
         gpus: _abc.Iterable[Global___Count] | None = ...,
         agents: _abc.Iterable[Global___Count] | None = ...,
         alarms: _abc.Iterable[Global___WitnessAlarm] | None = ...,
+        listeners: _abc.Iterable[Global___Listener] | None = ...,
+        spire: Global___SpireServer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spire", b"spire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "alarms", b"alarms", "cluster", b"cluster", "enforcement", b"enforcement", "gpus", b"gpus", "leads", b"leads", "nodes", b"nodes", "not_ready", b"not_ready", "protection", b"protection", "protocol", b"protocol", "replica", b"replica", "replicas", b"replicas", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "alarms", b"alarms", "cluster", b"cluster", "enforcement", b"enforcement", "gpus", b"gpus", "leads", b"leads", "listeners", b"listeners", "nodes", b"nodes", "not_ready", b"not_ready", "protection", b"protection", "protocol", b"protocol", "replica", b"replica", "replicas", b"replicas", "spire", b"spire", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class Listener(_message.Message):
+    """What a listener over HTTPS shows its clients and demands of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CERTIFICATES_FIELD_NUMBER: _builtins.int
+    DEMANDS_CERTIFICATE_FIELD_NUMBER: _builtins.int
+    CLIENT_ENDS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    certificates: _builtins.str
+    """PEM of the chain that it serves now, its own certificate first."""
+    demands_certificate: _builtins.bool
+    """Whether every client has to show a certificate."""
+    client_ends: _builtins.str
+    """When the first of the certificates ends that clients have shown within a day, RFC 3339; empty
+    where none was shown.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        certificates: _builtins.str = ...,
+        demands_certificate: _builtins.bool = ...,
+        client_ends: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificates", b"certificates", "client_ends", b"client_ends", "demands_certificate", b"demands_certificate", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Listener: _TypeAlias = Listener  # noqa: Y015
+
+@_typing.final
+class SpireServer(_message.Message):
+    """The SPIRE server, as the controller finds it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIGURED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    EXCESSIVE_FIELD_NUMBER: _builtins.int
+    UNREGISTERED_FIELD_NUMBER: _builtins.int
+    configured: _builtins.bool
+    """False where `spire.server` is off."""
+    error: _builtins.str
+    """Why it is of no use now; empty while it answers."""
+    excessive: _builtins.bool
+    """It lets the controller do more than read."""
+    unregistered: _builtins.bool
+    """It has no registration entry of the controller itself."""
+    def __init__(
+        self,
+        *,
+        configured: _builtins.bool = ...,
+        error: _builtins.str = ...,
+        excessive: _builtins.bool = ...,
+        unregistered: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configured", b"configured", "error", b"error", "excessive", b"excessive", "unregistered", b"unregistered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpireServer: _TypeAlias = SpireServer  # noqa: Y015
 
 @_typing.final
 class Count(_message.Message):

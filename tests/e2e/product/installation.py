@@ -174,7 +174,7 @@ def account(name: str) -> str:
 
 def apply(lab: Lab, folder: str) -> None:
     """Apply a kustomization of deploy/; what would start pods is only checked by the server."""
-    found = [x for x in yaml.safe_load_all(_kubectl(lab, "kustomize", str(DEPLOY / folder))) if x]
+    found = [x for x in yaml.safe_load_all(kubectl(lab, "kustomize", str(DEPLOY / folder))) if x]
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     runs = [x for x in found if x["kind"] in {"Deployment", "StatefulSet", "DaemonSet"}]
     _applied(lab, [namespace, *(x for x in found if x not in runs)])
@@ -184,10 +184,11 @@ def apply(lab: Lab, folder: str) -> None:
 
 def _applied(lab: Lab, documents: list[Document], *how: str) -> None:
     text = yaml.safe_dump_all(documents)
-    _kubectl(lab, "apply", "--server-side", "--force-conflicts", *how, "-f", "-", text=text)
+    kubectl(lab, "apply", "--server-side", "--force-conflicts", *how, "-f", "-", text=text)
 
 
-def _kubectl(lab: Lab, *arguments: str, text: str = "") -> str:
+def kubectl(lab: Lab, *arguments: str, text: str = "") -> str:
+    """What kubectl prints for the lab's administrator; raises RuntimeError where it fails."""
     command = (
         str(lab.site.programs["kubectl"]),
         f"--kubeconfig={lab.kubeconfig}",

@@ -114,11 +114,18 @@ class TestCondition:
         bench.poller.snapshot = spire_snapshot(entries={CONTROLLER: (spire_entry(admin=True),)})
         bench.poller.excessive = True
         assert found.condition(NOW_NS).warnings == (ADMIN_WARNING,)
+        assert found.condition(NOW_NS).excessive
+
+    async def test_rights_beyond_reading_are_said_without_an_admin_entry(self) -> None:
+        found, bench = await facts(spire_snapshot(entries=self.OWN))
+        assert not found.condition(NOW_NS).excessive
+        bench.poller.excessive = True
+        assert found.condition(NOW_NS) == SpireCondition(warnings=(ADMIN_WARNING,), excessive=True)
 
 
 def test_without_a_spire_server_the_level_is_capped_and_says_so() -> None:
     condition = no_spire_server(NOW_NS)
-    assert (condition.error, condition.warnings) == (None, (CAPPED,))
+    assert condition == SpireCondition(warnings=(CAPPED,), configured=False)
     assert Scene().accepted().level is Level.L0
 
 
@@ -140,8 +147,8 @@ def test_a_controller_whose_agent_is_in_force_has_nothing_to_say() -> None:
 
 def test_without_an_entry_nobody_knows_its_agent() -> None:
     found = own()
-    assert found.error is None
-    assert found.warnings == (f"the SPIRE server has no registration entry of {CONTROLLER}",)
+    text = f"the SPIRE server has no registration entry of {CONTROLLER}"
+    assert found == SpireCondition(warnings=(text,), unregistered=True)
 
 
 def test_a_banned_own_agent_makes_it_unready() -> None:
@@ -157,5 +164,6 @@ def test_of_several_replicas_one_good_agent_is_enough_and_the_other_is_a_warning
 
 
 def test_an_admin_entry_is_said_whatever_else_is_wrong() -> None:
-    assert own(PARENT, admin=True) == SpireCondition(None, (ADMIN_WARNING,))
+    assert own(PARENT, admin=True) == SpireCondition(None, (ADMIN_WARNING,), excessive=True)
     assert own(PARENT, banned=(PARENT,), admin=True).warnings == (ADMIN_WARNING,)
+    assert own(PARENT, banned=(PARENT,), admin=True).excessive

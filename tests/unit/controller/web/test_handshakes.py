@@ -14,6 +14,7 @@ def test_before_a_client_has_shown_one_nothing_is_known() -> None:
     clients = ClientCertificates()
     assert math.isnan(clients.seconds_left(NOW))
     assert clients.warning(NOW) is None
+    assert clients.ends is None
 
 
 def test_the_first_to_end_counts() -> None:
@@ -22,6 +23,7 @@ def test_the_first_to_end_counts() -> None:
     clients.show("10.0.0.2", NAME, NOW + 20 * DAY, NOW)
     clients.show("10.0.0.3", NAME, NOW + 25 * DAY, NOW)
     assert clients.seconds_left(NOW + DAY) == 19 * DAY.total_seconds()
+    assert clients.ends == NOW + 20 * DAY
     assert clients.warning(NOW + 6 * DAY) is None
     text = clients.warning(NOW + 6 * DAY + timedelta(seconds=1))
     assert text is not None

@@ -1,0 +1,227 @@
+"""`gpuwarden doctor`: checks of an installation, from a workstation or from inside."""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Annotated, Any, Final, TypeVar
+
+from cyclopts import Group as OptionGroup
+from cyclopts import Parameter
+
+from gpuwarden import __version__
+from gpuwarden.cli.client import Client, ask
+from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.options import HERE, Connection, Namespace, Output
+from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.screen import has_colours
+from gpuwarden.cli.terminal import WIDTH, Tone, paragraph, shown
+from gpuwarden.doctor.api import Api
+from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
+from gpuwarden.doctor.check import Outcome, Report, Result, judge
+from gpuwarden.doctor.facts import (
+    CONTROLLER_SILENT,
+    SYSTEM_NAMESPACE,
+    Fact,
+    Facts,
+    Metrics,
+    read_metrics,
+)
+from gpuwarden.doctor.gather import Cluster, local_log, unreachable
+from gpuwarden.doctor.kubeconfig import AccessError, find_access
+from gpuwarden.settings.values import Duration
+
+T = TypeVar("T")
+
+LOG_FOLDER: Final = Path("/var/lib/gpuwarden/audit")
+_PAUSE_S: Final = 2.0
+_METRICS: Final = "metrics.prom"
+_TONES: Final = {
+    Outcome.PASSED: Tone.GOOD,
+    Outcome.WARNING: Tone.DOUBTFUL,
+    Outcome.FAILED: Tone.BAD,
+    Outcome.NOT_CHECKED: None,
+}
+_INDENT: Final = 2
+_OUTCOME: Final = max(map(len, Outcome))
+_LABEL: Final = len("expected")
+_CLUSTER: Final = OptionGroup("Kubernetes", sort_key=9)
+
+
+def doctor(
+    *,
+    pre: Annotated[bool, Parameter(negative="")] = False,
+    wait: str = "0s",
+    namespace: Namespace = SYSTEM_NAMESPACE,
+    kubeconfig: Annotated[Path | None, Parameter(group=_CLUSTER)] = None,
+    context: Annotated[str | None, Parameter(group=_CLUSTER)] = None,
+    dry_run_namespace: Annotated[str, Parameter(group=_CLUSTER)] = "",
+    audit_log: Path = LOG_FOLDER,
+    output: Output = Format.TABLE,
+    connection: Connection = HERE,
+) -> ExitCode:
+    """Check an installation of gpuwarden; exits with 3 if a check fails.
+
+    Parameters
+    ----------
+    pre
+        Check whether gpuwarden can be installed; no controller is asked.
+    wait
+        How long to repeat the checks until none fails, such as `5m`.
+    namespace
+        Namespace of gpuwarden.
+    kubeconfig
+        Kubeconfig to use; by default KUBECONFIG, `~/.kube/config`, or a pod's service account.
+    context
+        Context of the kubeconfig; by default the current one.
+    dry_run_namespace
+        Namespace in which pods are created with `dryRun=All`; by default an enforced one.
+    audit_log
+        Folder of an audit log on this machine, to verify it.
+    output
+        How to print; `name` gives the checks that failed.
+    connection
+        How to reach the controller.
+
+    """
+    until = monotonic() + _seconds(wait)
+    groups = NOT_YET if pre else INSTALLED
+    while True:
+        begin = Facts(namespace=namespace, version_here=__version__)
+        facts = _of_cluster(
+            begin, kubeconfig, context, connection, place=dry_run_namespace, pre=pre
+        )
+        if not pre:
+            facts = replace(_of_controller(facts, connection), log=local_log(audit_log))
+        report = judge(groups, facts)
+        if report.is_success or monotonic() + _PAUSE_S > until:
+            break
+        sleep(_PAUSE_S)
+    sys.stdout.write(
+        printed(
+            report.plain(),
+            output,
+            names=(one.check.id for one in _failed(report)),
+            text=lambda: _text(report, colours=has_colours()),
+        )
+    )
+    return ExitCode.OK if report.is_success else ExitCode.FINDING
+
+
+def _seconds(text: str) -> float:
+    try:
+        return Duration.parse(text).seconds
+    except ValueError as error:
+        raise CliError(ExitCode.USAGE, f"--wait: expected {error}, got '{shown(text)}'") from None
+
+
+# --- facts
+
+
+def _of_cluster(
+    before: Facts,
+    kubeconfig: Path | None,
+    context: str | None,
+    connection: Connection,
+    *,
+    place: str,
+    pre: bool,
+) -> Facts:
+    """What the Kubernetes API tells; without a way to it, why there is none."""
+    try:
+        api = Api(find_access(kubeconfig, context, os.environ), connection.timeout)
+    except AccessError as error:
+        return unreachable(before, str(error))
+    try:
+        return Cluster(api).facts(before, dry_run_namespace=place, pre=pre)
+    finally:
+        api.close()
+
+
+def _of_controller(before: Facts, connection: Connection) -> Facts:
+    """What a controller tells."""
+    status = _told(connection, lambda client: client.status())
+    if status.value is None:
+        silent: Fact[Any] = Fact(why=CONTROLLER_SILENT)
+        return replace(
+            before, controller_error=status.why, status=silent, fleet=silent, metrics=silent
+        )
+    fleet = _told(connection, lambda client: client.nodes())
+    nodes = Fact(tuple(fleet.value.nodes)) if fleet.value is not None else Fact(why=fleet.why)
+    return replace(before, status=status, fleet=nodes, metrics=_metrics(connection))
+
+
+def _told(connection: Connection, question: Callable[[Client], Awaitable[T]]) -> Fact[T]:
+    try:
+        return Fact(ask(connection, question))
+    except CliError as error:
+        return Fact(why=str(error))
+
+
+def _metrics(connection: Connection) -> Fact[Metrics]:
+    parts = _told(connection, lambda client: client.support())
+    if parts.value is None:
+        return Fact(why=parts.why)
+    for one in parts.value:
+        if one.name == _METRICS and one.content is not None:
+            return Fact(read_metrics(one.content.decode("utf-8", "replace")))
+    return Fact(why="the controller does not give its metrics")
+
+
+# --- text
+
+
+def _failed(report: Report) -> Iterator[Result]:
+    for _, found in report.groups:
+        yield from (one for one in found if one.verdict.outcome is Outcome.FAILED)
+
+
+def _text(report: Report, *, colours: bool) -> str:
+    parts = []
+    for group, found in report.groups:
+        lines = "".join(_lines(one, colours=colours) for one in found)
+        parts.append(f"{group.title}\n{lines}")
+    counts = ", ".join(f"{report.count(one)} {_plural(one, report.count(one))}" for one in Outcome)
+    return "\n".join(parts) + f"\n{counts}\n"
+
+
+def _plural(outcome: Outcome, count: int) -> str:
+    return "warnings" if outcome is Outcome.WARNING and count != 1 else outcome.value
+
+
+def _lines(result: Result, *, colours: bool) -> str:
+    """The check and its outcome; where something is wrong, what to do about it."""
+    verdict, indent = result.verdict, _INDENT + _OUTCOME + _INDENT
+    said = verdict.outcome in {Outcome.PASSED, Outcome.NOT_CHECKED}
+    title = f"{result.check.title}: {verdict.seen}" if said else result.check.title
+    first = f"{'':{_INDENT}}{verdict.outcome:<{_OUTCOME}}{'':{_INDENT}}"
+    text = paragraph(title, first=first, indent=indent)
+    tone = _TONES[verdict.outcome]
+    if colours and tone is not None:
+        text = text.replace(verdict.outcome, f"\x1b[{tone:d}m{verdict.outcome}\x1b[0m", 1)
+    if said:
+        return text
+    pairs = (("seen", verdict.seen), ("expected", verdict.expected))
+    explained = "".join(
+        paragraph(what, first=f"{'':{_INDENT * 2}}{name:<{_LABEL}}", indent=_INDENT * 3 + _LABEL)
+        for name, what in pairs
+    )
+    return text + explained + _command(verdict.command) + _page(result.check.page)
+
+
+def _command(text: str) -> str:
+    """Over several lines as a shell takes it."""
+    room = WIDTH - _INDENT * 3 - _LABEL - len(" \\")
+    lines = [""]
+    for word in shown(text).split(" "):
+        if lines[-1] and len(lines[-1]) + len(word) >= room:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    head = f"{'':{_INDENT * 2}}{'mend':<{_LABEL + _INDENT}}"
+    return head + f" \\\n{'':{len(head)}}".join(lines) + "\n"
+
+
+def _page(page: str) -> str:
+    return f"{'':{_INDENT * 2}}{'page':<{_LABEL + _INDENT}}{page}\n"

@@ -1,0 +1,198 @@
+"""Checks of the controllers: they run, answer, are ready, and reach what they store in. Pure."""
+
+from datetime import datetime
+from typing import Final
+
+from gpuwarden.doctor.check import Check, Group, Verdict, failed, passed, warned
+from gpuwarden.doctor.facts import (
+    CONTROLLERS,
+    LEASE,
+    LEASES,
+    STATEFUL_SETS,
+    Facts,
+    UnknownError,
+)
+from gpuwarden.doctor.kubernetes import CUSTOM_RESOURCES_CHECK, NAMESPACE
+from gpuwarden.telemetry import names
+
+_STALE_WATCH_S: Final = 60.0
+_STATUS: Final = "gpuwarden status"
+
+
+def controllers_run(facts: Facts) -> Verdict:
+    """Whether as many replicas are ready as there should be."""
+    found = facts.named(STATEFUL_SETS, CONTROLLERS)
+    if found is None:
+        return failed(
+            f"no StatefulSet {CONTROLLERS} in {facts.namespace}",
+            "two replicas or more",
+            "kubectl apply -k OVERLAY",
+        )
+    wanted = found["spec"].get("replicas", 1)
+    ready = (found.get("status") or {}).get("readyReplicas", 0)
+    of = f"{ready} of {wanted} ready"
+    if ready < wanted or not wanted:
+        command = f"kubectl -n {facts.namespace} describe statefulset {CONTROLLERS}"
+        return failed(of, "every replica ready", command)
+    if wanted == 1:
+        command = f"kubectl -n {facts.namespace} scale statefulset {CONTROLLERS} --replicas=2"
+        expected = "two or more: while one is down nothing is created in enforced namespaces"
+        return warned(of, expected, command)
+    return passed(of)
+
+
+def controller_answers(facts: Facts) -> Verdict:
+    """Whether the rest can be asked at all."""
+    if facts.status.value is None:
+        seen = facts.controller_error or facts.status.why
+        return failed(seen, "a controller that answers", f"{_STATUS} --server SERVER")
+    status = facts.status.value
+    return passed(f"{status.replica} of cluster {status.cluster}")
+
+
+def controller_is_ready(facts: Facts) -> Verdict:
+    """Whether it decides."""
+    status = facts.status.get()
+    if status.not_ready:
+        return failed(status.not_ready, "a controller that is ready", _STATUS)
+    return passed("ready")
+
+
+def controller_has_no_warnings(facts: Facts) -> Verdict:
+    """Everything that readiness warns of."""
+    warnings = facts.status.get().warnings
+    if warnings:
+        return warned("; ".join(warnings), "no warnings", _STATUS)
+    return passed("none")
+
+
+def versions_are_equal(facts: Facts) -> Verdict:
+    """Whether controller, agents and this program are of one version."""
+    status = facts.status.get()
+    found = {f"controller {status.version}": status.version}
+    found |= {f"{one.count} agents {one.name}": one.name for one in status.agents}
+    found[f"this program {facts.version_here}"] = facts.version_here
+    if len(set(found.values())) > 1:
+        command = f"kubectl -n {facts.namespace} rollout status daemonset gpuwarden-agent"
+        return warned(", ".join(found), "one version", command)
+    return passed(status.version)
+
+
+def lease_is_fresh(facts: Facts) -> Verdict:
+    """Whether some replica leads, by the clock of the API server."""
+    found = facts.named(LEASES, LEASE)
+    command = f"kubectl -n {facts.namespace} get lease {LEASE} -o yaml"
+    expected = "a leader that renews it"
+    if found is None:
+        return failed(f"no Lease {LEASE}", expected, command)
+    spec = found["spec"]
+    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
+    if not holder or not renewed:
+        return failed("nobody holds it", expected, command)
+    age = (facts.now.get() - datetime.fromisoformat(renewed)).total_seconds()
+    if age > spec.get("leaseDurationSeconds", 15):
+        return failed(f"{holder} renewed it {age:.0f} s ago", expected, command)
+    return passed(f"{holder} leads")
+
+
+def store_is_reachable(facts: Facts) -> Verdict:
+    """Whether enrollments, reservations and the cluster's objects can be read."""
+    metrics = facts.metrics.get()
+    gone = []
+    if metrics.value(names.STORE_AVAILABLE) == 0:
+        gone.append("enrollments cannot be read")
+    if metrics.value(names.LEDGER_AVAILABLE) == 0:
+        gone.append("the ledger cannot be read")
+    old = {
+        dict(labels)["resource"]: age
+        for (name, labels), age in metrics.samples.items()
+        if name == names.KUBE_AGE.name and age > _STALE_WATCH_S
+    }
+    gone += [f"{what} are {age:.0f} s old" for what, age in sorted(old.items())]
+    if gone:
+        command = f"kubectl -n {facts.namespace} logs {CONTROLLERS}-0 --tail=100"
+        return failed("; ".join(gone), "answers of the Kubernetes API", command)
+    if metrics.value(names.STORE_AVAILABLE) is None:
+        raise UnknownError(f"{names.STORE_AVAILABLE.name} is not among the controller's metrics")
+    return passed("enrollments and ledger can be read")
+
+
+def enforcement_is_on(facts: Facts) -> Verdict:
+    """Whether refusals are carried out."""
+    status = facts.status.get()
+    if status.enforcement == "report":
+        return warned(
+            "report: everything is judged, nothing is refused",
+            "enforcement: namespaces",
+            f"kubectl -n {facts.namespace} set env statefulset/{CONTROLLERS}"
+            " GPUWARDEN_ENFORCEMENT-",
+        )
+    return passed(status.enforcement)
+
+
+CONTROLLERS_GROUP: Final = Group(
+    "controllers",
+    "Controllers",
+    (
+        NAMESPACE,
+        CUSTOM_RESOURCES_CHECK,
+        Check(
+            "controllers-run",
+            "the controllers run",
+            "All replicas are ready, and there are two or more.",
+            controllers_run,
+        ),
+        Check(
+            "controller-answers",
+            "a controller answers you",
+            "Asked as `gpuwarden status` asks, with the same options. One replica answers; what is"
+            " about a controller below is about that one.",
+            controller_answers,
+            "inspect-grpc.md#what-goes-wrong",
+        ),
+        Check(
+            "controller-ready",
+            "the controller is ready",
+            "It says why it does not decide yet: `/readyz` has the same reasons.",
+            controller_is_ready,
+            "operations.md#readiness-reasons",
+        ),
+        Check(
+            "controller-warnings",
+            "the controller warns of nothing",
+            "All warnings of `/readyz`, insecure stand-ins among them.",
+            controller_has_no_warnings,
+            "operations.md#readiness-reasons",
+        ),
+        Check(
+            "versions",
+            "all parts have one version",
+            "During an upgrade they differ for a while; agents of the version before are served.",
+            versions_are_equal,
+            "operations.md#upgrades",
+        ),
+        Check(
+            "lease",
+            "a leader is elected",
+            "The Lease `gpuwarden-controller` was renewed within its duration, by the API server's"
+            " clock. Without a leader nobody writes Events and status of objects.",
+            lease_is_fresh,
+            "operations.md#kubernetes-api",
+        ),
+        Check(
+            "store",
+            "the store of enrollments and reservations is reachable",
+            f"By the controller's metrics; its copies of the cluster's objects are less than"
+            f" {_STALE_WATCH_S:.0f} s old.",
+            store_is_reachable,
+            "ledger.md#states",
+        ),
+        Check(
+            "enforcement",
+            "what is refused is not done",
+            "With `enforcement: report` gpuwarden judges and refuses nothing: for trying it out.",
+            enforcement_is_on,
+            "admission.md#try-it-first",
+        ),
+    ),
+)

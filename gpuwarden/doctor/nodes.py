@@ -1,0 +1,414 @@
+"""Checks of GPU nodes: agents, evidence, clocks, drivers, and what gives pods their GPUs. Pure."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
+from gpuwarden.doctor.facts import (
+    AGENTS,
+    DAEMON_SETS,
+    NODES,
+    OPERATOR_POLICIES,
+    PODS,
+    RUNTIME_CLASSES,
+    Facts,
+    Object,
+    labels_of,
+    name_of,
+    pod_spec,
+    some,
+)
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.telemetry import names
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+
+PRESENT: Final = "nvidia.com/gpu.present"
+TAINT: Final = "gpuwarden.dev/managed"
+_RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/mig-")
+_SHARING: Final = "nvidia.com/gpu.sharing-strategy"
+_UNSHARED: Final = frozenset({"", "none"})
+_ELIGIBLE: Final = "eligible"
+_UNKNOWN: Final = "unknown"
+_UNREAD: Final = frozenset(
+    {
+        ReasonCode.NVML_UNAVAILABLE,
+        ReasonCode.INVENTORY_INVALID,
+        ReasonCode.INVENTORY_INCOMPLETE,
+        ReasonCode.INVENTORY_EMPTY,
+    }
+)
+_CLOCKS: Final = frozenset({ReasonCode.CLOCK_SKEW, ReasonCode.CLOCK_BACKWARDS})
+_CLOCK: Final = "clock"
+"""Word in a node's warning about its clock."""
+_LISTS: Final = "DEVICE_LIST_STRATEGY"
+_CDI_ALONE: Final = frozenset({"cdi-cri", "cdi-annotations"})
+_UNPRIVILEGED: Final = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+_PLUGIN_IMAGES: Final = ("k8s-device-plugin",)
+_TOOLKIT_IMAGES: Final = ("container-toolkit",)
+
+
+def gpu_nodes(facts: Facts) -> tuple[Object, ...]:
+    """Nodes with GPUs, by label or by what kubelet offers; raises UnknownError."""
+    return tuple(
+        one for one in facts.all(NODES) if labels_of(one).get(PRESENT) == "true" or _offers(one)
+    )
+
+
+def fleet_of(facts: Facts) -> tuple[pb.Node, ...]:
+    """Nodes that have shown GPUs, or should: of a node without any nobody wants evidence.
+
+    Raises UnknownError.
+    """
+    expected = {name_of(one) for one in gpu_nodes(facts)}
+    return tuple(x for x in facts.fleet.get() if x.state != _UNKNOWN or x.name in expected)
+
+
+def _offers(node: Object) -> bool:
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    return any(key.startswith(_RESOURCES) and value != "0" for key, value in capacity.items())
+
+
+def gpu_nodes_are_labelled(facts: Facts) -> Verdict:
+    """Whether agents will find their nodes."""
+    nodes = gpu_nodes(facts)
+    bare = [name_of(one) for one in nodes if labels_of(one).get(PRESENT) != "true"]
+    if not nodes:
+        return warned(
+            f"no node has the label {PRESENT}=true, none offers GPUs",
+            "the label on every node with GPUs: GPU feature discovery sets it",
+            f"kubectl label node NODE {PRESENT}=true",
+        )
+    if bare:
+        return failed(
+            f"without the label {PRESENT}=true: {some(bare)}",
+            "the label on every node with GPUs: agents run where it is",
+            f"kubectl label node {min(bare)} {PRESENT}=true",
+        )
+    return passed(f"{len(nodes)} nodes")
+
+
+def agents_run_everywhere(facts: Facts) -> Verdict:
+    """Whether each GPU node has an agent that is ready."""
+    nodes = {name_of(one) for one in gpu_nodes(facts)}
+    if not nodes:
+        return not_checked("the cluster has no GPU nodes")
+    ready = {one["spec"].get("nodeName", "") for one in facts.all(PODS) if _is_ready_agent(one)}
+    missing = nodes - ready
+    if missing:
+        node = min(missing)
+        return failed(
+            f"none that is ready on {some(missing)}",
+            "an agent that is ready on every GPU node",
+            f"kubectl -n {facts.namespace} describe pods"
+            f" -l app.kubernetes.io/component=agent --field-selector spec.nodeName={node}",
+        )
+    return passed(f"on {len(nodes)} nodes")
+
+
+def _is_ready_agent(pod: Object) -> bool:
+    if labels_of(pod).get("app.kubernetes.io/component") != "agent":
+        return False
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(x["type"] == "Ready" and x["status"] == "True" for x in conditions)
+
+
+def evidence_is_fresh(facts: Facts) -> Verdict:
+    """Whether the controller holds valid evidence of each node."""
+    fleet = fleet_of(facts)
+    if not fleet:
+        return warned("the controller knows no GPU node", "nodes with agents", "gpuwarden nodes")
+    out = [one for one in fleet if one.state != _ELIGIBLE]
+    if out:
+        first = min(out, key=lambda one: one.name)
+        return failed(
+            some(f"{one.name} is {one.state}{_code(one)}" for one in out),
+            "every node eligible: its evidence is valid and its lease runs",
+            f"gpuwarden explain node {first.name}",
+        )
+    least = min(one.fresh_for_ms for one in fleet)
+    return passed(f"{len(fleet)} nodes, for {least // 1000} s at least")
+
+
+def _code(node: pb.Node) -> str:
+    return f" ({node.code})" if node.code else ""
+
+
+def clocks_agree(facts: Facts) -> Verdict:
+    """Whether the nodes' wall clocks are the controller's, and that one is steady."""
+    fleet = fleet_of(facts)
+    suspect = facts.metrics.get().value(names.CLOCK_SUSPECT)
+    expected, command = "clocks that are synchronised", "chronyc tracking"
+    if suspect:
+        return failed("the controller's wall clock moved against boot time", expected, command)
+    refused = [one.name for one in fleet if one.code in _CLOCKS]
+    if refused:
+        return failed(f"evidence refused for its time: {some(refused)}", expected, command)
+    off = [f"{one.name}: {text}" for one in fleet for text in one.warnings if _CLOCK in text]
+    if off:
+        return warned(some(off), expected, command)
+    return passed(f"{len(fleet)} nodes and the controller")
+
+
+def gpus_are_read(facts: Facts) -> Verdict:
+    """Whether NVML and the driver answer on each node."""
+    fleet = fleet_of(facts)
+    unread = [one for one in fleet if one.code in _UNREAD]
+    if unread:
+        first = min(unread, key=lambda one: one.name)
+        return failed(
+            some(f"{one.name}: {one.code}" for one in unread),
+            "NVML and a driver that read every GPU",
+            f"gpuwarden explain node {first.name}",
+        )
+    lost = [one for one in fleet if one.lost_gpu_count]
+    if lost:
+        first = min(lost, key=lambda one: one.name)
+        return failed(
+            some(f"{one.name} has lost {one.lost_gpu_count}" for one in lost),
+            "no lost GPU",
+            f"gpuwarden explain node {first.name}",
+        )
+    drivers = sorted({one.driver for one in fleet if one.driver})
+    count = sum(one.gpu_count for one in fleet)
+    return passed(f"{count} GPUs, driver {', '.join(drivers) or 'not known'}")
+
+
+def modes_fit(facts: Facts) -> Verdict:
+    """Whether kubelet gives GPUs away exactly on nodes of the mode `plugin`."""
+    modes = {one.name: one for one in fleet_of(facts)}
+    wrong = []
+    for node in facts.all(NODES):
+        known = modes.get(name_of(node))
+        if known is None or known.state != _ELIGIBLE:
+            continue
+        if known.mode == "env" and _offers(node):
+            wrong.append(f"{name_of(node)} has mode env and a device plugin")
+        if known.mode == "plugin" and not _offers(node):
+            wrong.append(f"{name_of(node)} has mode plugin and no device plugin")
+    if wrong:
+        return failed(
+            some(wrong),
+            "a device plugin on nodes of mode plugin, and none on nodes of mode env",
+            "kubectl get nodes -o custom-columns=NAME:.metadata.name,"
+            "GPUS:.status.capacity.nvidia\\.com/gpu",
+        )
+    return passed(_counted(one.mode for one in modes.values()))
+
+
+def _counted(modes: Iterable[str]) -> str:
+    found = list(modes)
+    return ", ".join(f"{found.count(x)} of mode {x}" for x in sorted(set(found))) or "no nodes"
+
+
+def gpus_are_not_shared(facts: Facts) -> Verdict:
+    """Whether the device plugin counts a GPU once."""
+    shared = [
+        name_of(one)
+        for one in gpu_nodes(facts)
+        if labels_of(one).get(_SHARING, "").lower() not in _UNSHARED
+    ]
+    if shared:
+        return failed(
+            f"the device plugin shares GPUs on {some(shared)}",
+            "no timeSlicing and no mps in the device plugin's configuration",
+            f"kubectl get nodes -L {_SHARING}",
+        )
+    return passed("every GPU is counted once")
+
+
+def images_see_no_other_gpus(facts: Facts) -> Verdict:
+    """Whether an image's own NVIDIA_VISIBLE_DEVICES could show every GPU (N13)."""
+    plugins = dict(_settings(facts, _PLUGIN_IMAGES, _LISTS, "devicePlugin"))
+    if not plugins:
+        return not_checked("no DaemonSet of NVIDIA's device plugin is seen")
+    alone = {
+        where: text
+        for where, text in plugins.items()
+        if text and set(text.replace(" ", "").split(",")) <= _CDI_ALONE
+    }
+    if not alone:
+        return passed("the device plugin sets NVIDIA_VISIBLE_DEVICES in containers")
+    toolkits = dict(_settings(facts, _TOOLKIT_IMAGES, _UNPRIVILEGED, "toolkit"))
+    if toolkits and all(text.lower() == "false" for text in toolkits.values()):
+        return passed("the toolkit takes no variables of unprivileged containers")
+    where, text = min(alone.items())
+    seen = f"{where} has {_LISTS}={text}"
+    expected = f"{_UNPRIVILEGED}=false for the container toolkit, or envvar among the strategies"
+    if toolkits:
+        toolkit = min(toolkits)
+        return failed(
+            f"{seen}, and {toolkit} does not set {_UNPRIVILEGED}=false:"
+            " an image may name every GPU",
+            expected,
+            f"kubectl set env {toolkit} {_UNPRIVILEGED}=false"
+            if toolkit.startswith("daemonset/")
+            else f"kubectl edit {toolkit}",
+        )
+    return warned(
+        f"{seen}; the toolkit's settings are on the nodes and not seen from here",
+        expected,
+        "nvidia-ctk config --in-place --set"
+        " accept-nvidia-visible-devices-envvar-when-unprivileged=false",
+    )
+
+
+def _settings(
+    facts: Facts, images: tuple[str, ...], variable: str, section: str
+) -> Iterator[tuple[str, str]]:
+    """Where such a program runs, as kubectl names it, and its variable; empty where it has none."""
+    for one in facts.all(DAEMON_SETS):
+        for container in pod_spec(one)["containers"]:
+            if any(x in container.get("image", "") for x in images) and name_of(one) != AGENTS:
+                values = {x["name"]: x.get("value", "") for x in container.get("env") or ()}
+                where = f"daemonset/{name_of(one)} -n {one['metadata']['namespace']}"
+                yield where, values.get(variable, "")
+    for one in facts.all(OPERATOR_POLICIES):
+        env = (one["spec"].get(section) or {}).get("env") or ()
+        values = {x["name"]: x.get("value", "") for x in env}
+        if variable in values:
+            yield f"clusterpolicy/{name_of(one)}", values[variable]
+
+
+def runtime_class_exists(facts: Facts) -> Verdict:
+    """Whether the agents' RuntimeClass is there."""
+    agents = facts.named(DAEMON_SETS, AGENTS)
+    if agents is None:
+        return failed(f"no DaemonSet {AGENTS}", "an agent on every GPU node", _APPLY)
+    wanted = pod_spec(agents).get("runtimeClassName")
+    there = {name_of(one) for one in facts.all(RUNTIME_CLASSES)}
+    if wanted is None:
+        return passed("agents use the nodes' default runtime")
+    if wanted not in there:
+        return failed(
+            f"agents name the RuntimeClass {wanted}, and there is none",
+            f"one of: {some(there) or 'none is there'}",
+            "kubectl get runtimeclasses",
+        )
+    return passed(wanted)
+
+
+_APPLY: Final = "kubectl apply -k OVERLAY"
+
+
+def runtime_class_before(facts: Facts) -> Verdict:
+    """Whether there is NVIDIA's RuntimeClass, before agents are there."""
+    there = {name_of(one) for one in facts.all(RUNTIME_CLASSES)}
+    if "nvidia" in there:
+        return passed("nvidia")
+    return warned(
+        "no RuntimeClass nvidia",
+        "that class, or NVIDIA's runtime as the default of GPU nodes",
+        "kubectl get runtimeclasses",
+    )
+
+
+def nodes_are_protected(facts: Facts) -> Verdict:
+    """Whether pods that were not admitted are kept off GPU nodes."""
+    if facts.status.get().protection != "cluster":
+        return warned(
+            "protection: namespaces: no pod is promised more of its GPUs than `node`",
+            "protection: cluster, the policy gpuwarden-protection and the taint",
+            "gpuwarden protection check",
+        )
+    managed = {one.name for one in fleet_of(facts)}
+    bare = [name_of(x) for x in facts.all(NODES) if name_of(x) in managed and not _is_tainted(x)]
+    if bare:
+        return failed(
+            f"without the taint {TAINT}:NoExecute: {some(bare)}",
+            "the taint on every node of the fleet; `gpuwarden protection check` says whom it"
+            " evicts",
+            f"kubectl taint node {min(bare)} {TAINT}=:NoExecute",
+        )
+    return passed(f"{len(managed)} nodes with the taint")
+
+
+def _is_tainted(node: Object) -> bool:
+    taints = node.get("spec", {}).get("taints") or ()
+    return any(x["key"] == TAINT and x["effect"] == "NoExecute" for x in taints)
+
+
+LABELLED: Final = Check(
+    "gpu-nodes",
+    "GPU nodes have their label",
+    f"Agents run on nodes with the label `{PRESENT}=true`, which GPU feature discovery sets.",
+    gpu_nodes_are_labelled,
+)
+SHARED: Final = Check(
+    "gpu-sharing",
+    "the device plugin shares no GPU",
+    "With timeSlicing or mps it counts a GPU several times, and several pods get one GPU.",
+    gpus_are_not_shared,
+    "binding-webhook.md#after-start",
+)
+VARIABLES: Final = Check(
+    "device-variables",
+    "no image can name GPUs that its pod has not got",
+    "A device plugin that gives CDI devices alone sets no variable, so NVIDIA_VISIBLE_DEVICES of an"
+    " image counts where the toolkit takes variables of unprivileged containers.",
+    images_see_no_other_gpus,
+    "threat-model.md",
+)
+RUNTIME_BEFORE: Final = Check(
+    "runtime-class-nvidia",
+    "there is NVIDIA's RuntimeClass",
+    "Agents need NVIDIA's container runtime, by the class `nvidia` or as the nodes' default.",
+    runtime_class_before,
+)
+NODES_GROUP: Final = Group(
+    "nodes",
+    "GPU nodes",
+    (
+        LABELLED,
+        Check(
+            "agents",
+            "an agent is ready on every GPU node",
+            f"Nodes with the label `{PRESENT}=true`, and nodes whose kubelet offers GPUs.",
+            agents_run_everywhere,
+            "troubleshooting.md#agents-do-not-reach-the-controller",
+        ),
+        Check(
+            "evidence",
+            "every node's evidence is fresh",
+            "Every GPU node is eligible; nodes that are not are named with their code.",
+            evidence_is_fresh,
+            "troubleshooting.md#a-node-has-no-evidence-or-is-stale",
+        ),
+        Check(
+            "clocks",
+            "clocks agree",
+            "Each node's wall clock is compared with the controller's in each evidence.",
+            clocks_agree,
+            "troubleshooting.md#clocks-differ",
+        ),
+        Check(
+            "driver",
+            "NVML and the driver read every GPU",
+            "No node's inventory is incomplete, and no GPU is lost.",
+            gpus_are_read,
+            "troubleshooting.md#gpus-cannot-be-read",
+        ),
+        Check(
+            "modes",
+            "each node's mode fits its device plugin",
+            "On nodes of mode `plugin` kubelet gives GPUs, on nodes of mode `env` it must not.",
+            modes_fit,
+            "reference/requirements.md#modes-and-guarantees",
+        ),
+        SHARED,
+        VARIABLES,
+        Check(
+            "runtime-class",
+            "the agents' RuntimeClass exists",
+            "Where the DaemonSet names none, the nodes' default runtime has to be NVIDIA's.",
+            runtime_class_exists,
+        ),
+        Check(
+            "protection",
+            "GPU nodes are protected",
+            "With `protection: cluster` every node of the fleet has the taint"
+            f" `{TAINT}:NoExecute`.",
+            nodes_are_protected,
+            "policies.md#protection",
+        ),
+    ),
+)

@@ -1,0 +1,155 @@
+"""Checks of SPIRE: reachable, entries right, no more rights than needed, SVIDs valid. Pure."""
+
+from typing import Final
+
+from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
+from gpuwarden.doctor.facts import DAEMON_SETS, SPIFFE_IDS, Facts, UnknownError, name_of, some
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.telemetry import names
+
+_SHORT_S: Final = 60.0
+_OF_ENTRIES: Final = frozenset(x for x in ReasonCode if x.startswith("SPIRE_")) - {
+    ReasonCode.SPIRE_UNAVAILABLE,
+    ReasonCode.SPIRE_STATUS_STALE,
+}
+"""What the SPIRE server says about an agent."""
+_OF_SVIDS: Final = frozenset({ReasonCode.SVID_EXPIRED, ReasonCode.SVID_NOT_YET_VALID})
+_OBJECTS: Final = frozenset({"gpuwarden-agent", "gpuwarden-controller"})
+
+
+def spire_is_installed(facts: Facts) -> Verdict:
+    """Whether agents run that could give SVIDs."""
+    found = [name_of(one) for one in facts.all(DAEMON_SETS) if "spire-agent" in name_of(one)]
+    if found:
+        return passed(f"DaemonSet {found[0]}")
+    return warned(
+        "no DaemonSet with spire-agent in its name",
+        "a SPIRE agent on every node, and its socket",
+        "kubectl get daemonsets -A",
+    )
+
+
+def spire_answers(facts: Facts) -> Verdict:
+    """Whether the controller can ask the SPIRE server."""
+    spire = facts.status.get().spire
+    if not spire.configured:
+        return warned(
+            "spire.server is off: every level ends at L0",
+            "the address of the SPIRE server, for level L1",
+            "gpuwarden config print --process controller --config FILE",
+        )
+    if spire.error:
+        return failed(spire.error, "a SPIRE server that answers the controller", _logs(facts))
+    return passed("the server answers")
+
+
+def _logs(facts: Facts) -> str:
+    return f"kubectl -n {facts.namespace} logs gpuwarden-controller-0 --tail=100"
+
+
+def spire_lets_read_only(facts: Facts) -> Verdict:
+    """Whether the controller could issue SVIDs if it were taken over."""
+    spire = facts.status.get().spire
+    if not spire.configured:
+        return not_checked("spire.server is off")
+    if spire.excessive:
+        return failed(
+            "the SPIRE server lets the controller do more than read",
+            "the authorization policy of deploy/spire, no admin entry and no admin_ids",
+            "spire-server entry show -spiffeID spiffe://TRUST_DOMAIN/gpuwarden/controller",
+        )
+    if spire.error:
+        raise UnknownError(f"the SPIRE server does not answer: {spire.error}")
+    return passed("reading is all that it may")
+
+
+def entries_are_right(facts: Facts) -> Verdict:
+    """Whether SPIRE knows controller and agents."""
+    spire = facts.status.get().spire
+    wrong = ["no registration entry of the controller"] if spire.unregistered else []
+    out = [one.name for one in facts.fleet.get() if one.code in _OF_ENTRIES]
+    if out:
+        codes = sorted({one.code for one in facts.fleet.get() if one.code in _OF_ENTRIES})
+        wrong.append(f"{', '.join(codes)} of {some(out)}")
+    objects = {name_of(x): x for x in facts.all(SPIFFE_IDS) if name_of(x) in _OBJECTS}
+    wrong += [f"{name} has admin: true" for name, x in objects.items() if x["spec"].get("admin")]
+    if wrong:
+        return failed(
+            "; ".join(wrong),
+            "an entry of the controller and of each node's agent, below that node's SPIRE agent",
+            "kubectl apply -f deploy/spire/clusterspiffeids.yaml",
+        )
+    if not spire.configured:
+        return not_checked("spire.server is off")
+    if spire.error:
+        raise UnknownError(f"the SPIRE server does not answer: {spire.error}")
+    return passed("of the controller and of all agents")
+
+
+def svids_are_valid(facts: Facts) -> Verdict:
+    """Whether the controller's SVID and those that agents show are valid now."""
+    left = facts.metrics.get().value(names.SVID_EXPIRY)
+    if left is None:
+        raise UnknownError(f"{names.SVID_EXPIRY.name} is not among the controller's metrics")
+    out = [one for one in facts.fleet.get() if one.code in _OF_SVIDS]
+    if left <= 0:
+        seen = "the controller has no valid SVID"
+        return failed(seen, "an SVID that SPIRE renews", "gpuwarden status")
+    if out:
+        codes = ", ".join(sorted({one.code for one in out}))
+        return failed(
+            f"{codes} of {some(x.name for x in out)}",
+            "valid SVIDs, and clocks that agree",
+            f"gpuwarden explain node {out[0].name}",
+        )
+    if left < _SHORT_S:
+        return warned(
+            f"the controller's ends in {left:.0f} s",
+            "an SVID that is renewed when half of its time is over",
+            "kubectl get pods -A -l app.kubernetes.io/name=agent",
+        )
+    return passed(f"the controller's lasts {left:.0f} s, agents' are valid")
+
+
+SPIRE_BEFORE: Final = Check(
+    "spire-installed",
+    "SPIRE is installed",
+    "Every node needs a SPIRE agent, whose socket is mounted into the pods.",
+    spire_is_installed,
+)
+SPIRE: Final = Group(
+    "spire",
+    "SPIRE",
+    (
+        Check(
+            "spire-server",
+            "the SPIRE server answers the controller",
+            "Level L1 needs it. Its last answer counts for `spire.grace`.",
+            spire_answers,
+            "operations.md#spire-level-l1",
+        ),
+        Check(
+            "spire-policy",
+            "the SPIRE server lets the controller read, and nothing else",
+            "The controller tries a call that it never needs. Where that is let through, whoever"
+            " takes the controller over can issue any SVID.",
+            spire_lets_read_only,
+            "operations.md#spire-level-l1",
+        ),
+        Check(
+            "spire-entries",
+            "the registration entries are right",
+            "The SPIRE server has an entry of the controller and of each agent, and the SPIRE agent"
+            " above each is attested. ClusterSPIFFEID objects of gpuwarden are not `admin`.",
+            entries_are_right,
+            "troubleshooting.md#no-svid",
+        ),
+        Check(
+            "svids",
+            "the SVIDs are valid",
+            "The controller's own, and those that agents have shown.",
+            svids_are_valid,
+            "operations.md#svids-and-ca",
+        ),
+    ),
+)

@@ -1,0 +1,169 @@
+"""A fault of an installation and the check that finds it, and ways to make one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
+from gpuwarden.doctor.check import Outcome, Verdict
+from gpuwarden.doctor.facts import (
+    CONFIG_MAPS,
+    MUTATING,
+    DryRun,
+    Fact,
+    Facts,
+    UnknownError,
+    reading_rights,
+)
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from tests.builders.doctor_facts import (
+    CONFIGURATION,
+    Object,
+    changed,
+    told,
+)
+
+DAY = timedelta(days=1)
+FAILED, WARNING, NOT_CHECKED = Outcome.FAILED, Outcome.WARNING, Outcome.NOT_CHECKED
+
+
+@dataclass(frozen=True)
+class Fault:
+    check: str
+    inject: Callable[[Facts], Facts]
+    outcome: Outcome
+    seen: str
+    """A regular expression."""
+
+
+def rights(right: Any, *, allowed: bool = False) -> Callable[[Facts], Facts]:
+    return lambda facts: replace(facts, rights={**facts.rights, right: Fact(allowed)})
+
+
+def spec(**fields: Any) -> Callable[[Object], object]:
+    return lambda found: found["spec"].update(fields)
+
+
+def labelled(**labels: str) -> Callable[[Object], object]:
+    return lambda found: found["metadata"].setdefault("labels", {}).update(labels)
+
+
+def unlabelled(name: str) -> Callable[[Object], object]:
+    return lambda found: found["metadata"]["labels"].pop(name)
+
+
+def leaving(found: Object) -> None:
+    found["metadata"]["deletionTimestamp"] = "2026-03-01T11:00:00Z"
+
+
+def plugin(strategy: str, image: str = "k8s-device-plugin:v1") -> Object:
+    env = [{"name": "DEVICE_LIST_STRATEGY", "value": strategy}]
+    container = {"name": "plugin", "image": image, "env": env}
+    return {
+        "metadata": {"name": "plugin", "namespace": "gpu-operator"},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+
+
+def toolkit(value: str | None) -> Object:
+    name = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+    env = [] if value is None else [{"name": name, "value": value}]
+    container = {"name": "toolkit", "image": "nvcr.io/nvidia/k8s/container-toolkit", "env": env}
+    return {
+        "metadata": {"name": "toolkit", "namespace": "gpu-operator"},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+
+
+def cluster_policy(**env: dict[str, str]) -> Object:
+    return {
+        "metadata": {"name": "cluster-policy"},
+        "spec": {
+            section: {"env": [{"name": x, "value": y} for x, y in values.items()]}
+            for section, values in env.items()
+        },
+    }
+
+
+def webhook(number: int, change: Callable[[Any], object]) -> Callable[[Object], object]:
+    return lambda found: change(found["webhooks"][number])
+
+
+def rules(webhook: Any, resource: str) -> None:
+    for rule in webhook["rules"]:
+        rule["resources"] = [x for x in rule["resources"] if x != resource]
+
+
+def leave_out(webhook: Any) -> None:
+    (only,) = (
+        x for x in webhook["namespaceSelector"]["matchExpressions"] if "metadata" in x["key"]
+    )
+    only["values"].append("team-a")
+
+
+def bundle(text: str, *, of: int = 0) -> Callable[[Facts], Facts]:
+    def inject(facts: Facts) -> Facts:
+        return changed(facts, MUTATING, "gpuwarden-pods", webhook(of, set_bundle(text)))
+
+    return inject
+
+
+def set_bundle(text: str) -> Callable[[Any], object]:
+    return lambda found: found["clientConfig"].update(caBundle=text)
+
+
+def configured(old: str, new: str) -> Callable[[Facts], Facts]:
+    """The scheduler, otherwise."""
+
+    def change(found: Object) -> None:
+        text = found["data"]["configuration.yaml"]
+        assert old in text
+        found["data"]["configuration.yaml"] = text.replace(old, new)
+
+    return lambda facts: changed(facts, CONFIG_MAPS, CONFIGURATION, change)
+
+
+def listening(**fields: Any) -> Callable[[Facts], Facts]:
+    """Listeners that are otherwise."""
+
+    def inject(facts: Facts) -> Facts:
+        listeners = []
+        for one in facts.status.get().listeners:
+            other = pb.Listener()
+            other.CopyFrom(one)
+            for name in fields:
+                other.ClearField(name)  # type: ignore[arg-type] # a name of a field
+            other.MergeFrom(pb.Listener(**fields))
+            listeners.append(other)
+        return told(facts, listeners=listeners)
+
+    return inject
+
+
+def calling(text: str) -> DryRun:
+    start = 'Internal error occurred: failed calling webhook "enforced.pods.gpuwarden.dev": '
+    return DryRun(500, {"message": f"{start}failed to call webhook: Post {text}"})
+
+
+def report(facts: Facts) -> Facts:
+    return told(facts, enforcement="report")
+
+
+def namespaces_only(facts: Facts) -> Facts:
+    return told(facts, protection="namespaces")
+
+
+SPIRE_OFF = pb.SpireServer(configured=False)
+A_READING = reading_rights("gpuwarden-system")[0]
+PODS_IN = 'pods "x" is forbidden: User "jane" cannot create resource "pods"'
+
+
+CHECKS = {one.id: one for group in (*INSTALLED, *NOT_YET) for one in group.checks}
+
+
+def verdict(check: str, facts: Facts) -> Verdict:
+    try:
+        return CHECKS[check].judge(facts)
+    except UnknownError as error:
+        return Verdict(NOT_CHECKED, str(error))

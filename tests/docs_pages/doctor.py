@@ -1,0 +1,139 @@
+"""Makes docs/doctor.md from the checks themselves; pure, writes no file."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
+from gpuwarden.doctor.check import Check, Group
+
+_HEAD: Final = """\
+# Checking an installation
+
+Generated from the checks by `make docs`; do not edit.
+
+`gpuwarden doctor` checks an installation from your workstation or from a pod, and says for each
+fault what it saw, what it expected, one command, and where to read on. It changes nothing: it
+reads objects, asks which rights you have, and creates two pods with `dryRun=All`, which are not
+stored.
+
+```console
+$ gpuwarden doctor --pre                     # before the installation
+$ gpuwarden doctor                           # after it
+$ gpuwarden doctor --wait 5m                 # repeat until no check fails
+$ gpuwarden doctor -o json                   # for programs
+```
+
+```
+GPU nodes
+  passed       GPU nodes have their label: 2 nodes
+  failed       an agent is ready on every GPU node
+    seen      none that is ready on gpu-a2
+    expected  an agent that is ready on every GPU node
+    mend      kubectl -n gpuwarden-system describe pods -l \\
+              app.kubernetes.io/component=agent --field-selector \\
+              spec.nodeName=gpu-a2
+    page      docs/doctor.md#agents
+```
+
+## Outcomes
+
+| outcome | meaning |
+|---|---|
+| passed | it is as it should be |
+| warning | it works, and you should know something; does not change the exit code |
+| failed | it is not as it must be; the command exits with 3 |
+| not checked | a fact could not be read, and it says why; or there is nothing to check |
+
+What could not be read never passes. Without an answer of the Kubernetes API, or of a controller,
+the first check of each fails and the checks that need it are not made. Look at the last line: how
+many checks were not made is part of the answer.
+
+## Who is asked
+
+**The Kubernetes API**, by `--kubeconfig` and `--context`, else `KUBECONFIG`, `~/.kube/config`, or
+the service account of the pod. Credential plugins (`exec`) are run as kubectl does.
+`insecure-skip-tls-verify` and `proxy-url` are refused. Every call ends after `--timeout`; after
+one without an answer nothing more is asked.
+
+**A controller**, by `--server` and the other options of [every command](reference/cli.md). One
+replica answers. Checks of certificates, SVIDs, the log and the extender are about that replica:
+repeat them with another `--server` where replicas may differ. The time by which leases and
+certificates are judged is the API server's, not your machine's.
+
+**The audit log** of this machine: `--audit-log`, by default `/var/lib/gpuwarden/audit`. A log of
+more than 256 MiB is not read; use [`gpuwarden audit verify`](reference/audit.md).
+
+In a controller's pod both are near, but its service account may read little; what it may not read
+is not checked:
+
+```console
+$ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
+```
+
+## Rights
+
+`kubectl apply -k deploy/doctor` creates a ClusterRole and a Role with what is read, and binds
+both to the service account `gpuwarden-doctor`. They hold no secrets. The dry runs need the right
+to create pods in one namespace (`--dry-run-namespace`, by default the first enforced one), which
+they do not give: it is the right to run pods there.
+
+## Output for programs
+
+`-o json` and `-o yaml` give one object. Keys and ids are stable; texts are for people.
+
+| key | value |
+|---|---|
+| `success` | whether no check failed |
+| `counts` | number of checks by outcome |
+| `groups[].name`, `.title`, `.checks` | the groups below |
+| `checks[].id` | the id below |
+| `checks[].title` | what holds where it passes |
+| `checks[].outcome` | `passed`, `warning`, `failed` or `not checked` |
+| `checks[].seen` | what was seen, or why it was not checked |
+| `checks[].expected`, `.command` | empty unless it is a warning or failed |
+| `checks[].page` | this page, at the check |
+
+`-o name` gives the ids of the checks that failed. Exit codes are those of [every
+command](reference/cli.md#exit-codes).
+
+In commands OVERLAY is the folder of your kustomization, NODE, NAMESPACE, USER, FILE, SERVER,
+TRUST_DOMAIN and CLIENT_CERTIFICATE are yours to fill in.
+"""
+
+
+def doctor_page() -> str:
+    """The whole page as Markdown."""
+    return "\n".join([_HEAD, *_checks()])
+
+
+def _checks() -> Iterator[str]:
+    before = {one.id for group in NOT_YET for one in group.checks}
+    yield _table("Checks after installation", INSTALLED)
+    yield _table("Checks before installation (`--pre`)", NOT_YET)
+    shown: set[str] = set()
+    yield "## Each check\n"
+    for group in (*INSTALLED, *NOT_YET):
+        for check in group.checks:
+            if check.id not in shown:
+                shown.add(check.id)
+                yield _section(check, is_before=check.id in before)
+
+
+def _table(title: str, groups: tuple[Group, ...]) -> str:
+    rows = (
+        f"| {group.title} | [`{one.id}`](#{one.id}) | {one.title} |"
+        for group in groups
+        for one in group.checks
+    )
+    return "\n".join(
+        [f"## {title}", "", "| group | id | holds where it passes |", "|---|---|---|", *rows, ""]
+    )
+
+
+def _section(check: Check, *, is_before: bool) -> str:
+    parts = [f"{check.title[0].upper()}{check.title[1:]}.", check.about]
+    if is_before:
+        parts.append("Made with `--pre`.")
+    if check.more:
+        parts.append(f"More: [{check.more}]({check.more}).")
+    return f"### {check.id}\n\n{' '.join(parts)}\n"

@@ -1,0 +1,531 @@
+"""`gpuwarden doctor` against an API server and a controller: gathering, text, JSON, exit codes."""
+
+import asyncio
+import json
+import re
+import stat
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.cli.app import run
+from gpuwarden.doctor.api import Api, ApiError
+from gpuwarden.doctor.catalog import INSTALLED
+from gpuwarden.doctor.facts import (
+    COLLECTIONS,
+    DAEMON_SETS,
+    DEFINITIONS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SPIFFE_IDS,
+    DryRun,
+    Facts,
+    Right,
+)
+from gpuwarden.doctor.gather import ASKING, Cluster
+from gpuwarden.doctor.kubeconfig import Access, AccessError, find_access
+from gpuwarden.wire.v1 import support_pb2 as sup
+from tests.builders.doctor_facts import (
+    METRICS,
+    NOW,
+    Object,
+    denied,
+    healthy,
+    without,
+)
+from tests.builders.kube_access import kubeconfig, service_account
+from tests.fakes.api_server import TOKEN, FakeApiServer
+from tests.fakes.fleet_server import FakeFleetServer
+
+SECONDS = 20.0
+COMMAND = "gpuwarden.cli.commands.doctor"
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def checks(self) -> dict[str, dict[str, str]]:
+        """Of `-o json`, by id."""
+        groups = json.loads(self.out)["groups"]
+        return {one["id"]: one for group in groups for one in group["checks"]}
+
+
+@dataclass
+class World:
+    """A cluster and a controller of which all is well."""
+
+    api: FakeApiServer
+    fleet: FakeFleetServer
+    facts: Facts
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def load(self, facts: Facts) -> None:
+        """Have the API server hold these objects."""
+        for collection in COLLECTIONS:
+            for key in list(self.api.objects.all(collection.resource)):
+                self.api.delete(collection.resource, key)
+            for one in facts.all(collection):
+                self.api.create(collection.resource, json.loads(json.dumps(one)))
+        self.api.group_versions = set(facts.served.get())
+
+    def access(self) -> Access:
+        return find_access(kubeconfig(self.folder, self.api), None, {})
+
+    async def gathered(self, *, pre: bool = False, **options: int) -> Facts:
+        api = Api(self.access(), SECONDS)
+        cluster, begin = Cluster(api, **options), Facts(version_here="0.1.0")
+        try:
+            return await asyncio.to_thread(cluster.facts, begin, dry_run_namespace="", pre=pre)
+        finally:
+            api.close()
+
+    async def doctor(self, *arguments: str, server: str = "") -> Ran:
+        """Run the command."""
+        path = kubeconfig(self.folder, self.api)
+        to = server or self.fleet.target
+        line = ("doctor", "--kubeconfig", str(path), "--server", to, *arguments)
+        self.capsys.readouterr()
+        code = await asyncio.to_thread(run, line)
+        written = self.capsys.readouterr()
+        return Ran(int(code), written.out, written.err)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    return healthy(tmp_path_factory.mktemp("sound"))
+
+
+@pytest.fixture
+async def world(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    sound: Facts,
+) -> AsyncIterator[World]:
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "GPUWARDEN_SERVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    facts, mutated = sound, sound.asking_pod.get()
+    with FakeFleetServer().on_socket(tmp_path / "fleet.sock") as fleet:
+        fleet.status, fleet.nodes = facts.status.get(), list(facts.fleet.get())
+        fleet.support = [sup.CollectResponse(part="metrics.prom", content=METRICS.encode())]
+        async with FakeApiServer(tmp_path) as api:
+            made = World(api, fleet, facts, tmp_path, capsys)
+            made.load(facts)
+            made.api.date = format_datetime(NOW, usegmt=True)
+            made.api.dry_run = lambda pod: _dry(pod, mutated)
+            yield made
+
+
+def _dry(pod: Object, mutated: DryRun) -> tuple[int, Object]:
+    """By gpuwarden's own webhooks."""
+    if pod["metadata"]["annotations"] == ASKING:
+        return mutated.status, dict(mutated.answer)
+    refused = denied("REQ_INVALID gpuwarden.dev/gpu-count")
+    return refused.status, dict(refused.answer)
+
+
+# --- all of it
+
+
+async def test_an_installation_of_which_all_is_well(world: World) -> None:
+    ran = await world.doctor()
+    assert (ran.code, ran.err) == (0, ""), ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
+    counts = ran.out.splitlines()[-1]
+    assert counts == f"{_count() - 1} passed, 0 warnings, 0 failed, 1 not checked"
+    assert "  not checked  the audit log verifies: /var/lib/gpuwarden/audit: no such" in ran.out
+    assert re.findall("^[A-Z].*$", ran.out, re.MULTILINE) == [one.title for one in INSTALLED]
+
+
+def _count() -> int:
+    return sum(len(group.checks) for group in INSTALLED)
+
+
+async def test_a_fault_is_told_with_what_mends_it(world: World) -> None:
+    world.api.delete("pods", "gpuwarden-system/gpuwarden-agent-gpu-a2")
+    ran = await world.doctor()
+    assert ran.code == 3
+    lines = ran.out.splitlines()
+    at = lines.index("  failed       an agent is ready on every GPU node")
+    assert lines[at + 1 : at + 8] == [
+        "    seen      none that is ready on gpu-a2",
+        "    expected  an agent that is ready on every GPU node",
+        "    mend      kubectl -n gpuwarden-system describe pods -l \\",
+        "              app.kubernetes.io/component=agent --field-selector \\",
+        "              spec.nodeName=gpu-a2",
+        "    page      docs/doctor.md#agents",
+        "  passed       every node's evidence is fresh: 2 nodes, for 62 s at least",
+    ]
+    assert max(map(len, lines)) <= 80
+    assert (await world.doctor("-o", "name")).out == "agents\n"
+
+
+async def test_for_programs(world: World) -> None:
+    world.api.delete("pods", "gpuwarden-system/gpuwarden-agent-gpu-a2")
+    ran = await world.doctor("-o", "json")
+    found = json.loads(ran.out)
+    assert (ran.code, found["success"]) == (3, False)
+    assert found["counts"] == {"passed": 42, "warning": 0, "failed": 1, "not checked": 1}
+    assert [x["name"] for x in found["groups"]] == [x.name for x in INSTALLED]
+    assert ran.checks["agents"] == {
+        "id": "agents",
+        "title": "an agent is ready on every GPU node",
+        "outcome": "failed",
+        "seen": "none that is ready on gpu-a2",
+        "expected": "an agent that is ready on every GPU node",
+        "command": "kubectl -n gpuwarden-system describe pods -l app.kubernetes.io/component=agent"
+        " --field-selector spec.nodeName=gpu-a2",
+        "page": "docs/doctor.md#agents",
+    }
+    assert "outcome: not checked" in (await world.doctor("-o", "yaml")).out
+
+
+async def test_nothing_is_written(world: World) -> None:
+    await world.doctor()
+    written = [path for verb, path in world.api.requests if verb not in {"get", "list"}]
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    assert set(written) == {reviews, "/api/v1/namespaces/team-a/pods?dryRun=All"}
+    assert len([x for x in written if x != reviews]) == 2
+    assert "doctor" not in json.dumps([*world.api.objects.all("pods")])
+
+
+async def test_a_cluster_to_be_is_not_asked_for_pods_and_no_controller_is_asked(
+    world: World,
+) -> None:
+    bare = without(without(world.facts, DAEMON_SETS, "gpuwarden-agent"), DEFINITIONS)
+    world.load(bare)
+    ran = await world.doctor("--pre")
+    assert (ran.code, world.fleet.asked) == (0, [])
+    assert ran.out.splitlines()[-1] == "11 passed, 0 warnings, 0 failed, 0 not checked"
+    assert not [path for _, path in world.api.requests if "dryRun" in path]
+    world.api.denied = {"create clusterroles"}
+    ran = await world.doctor("--pre", "-o", "name")
+    assert (ran.code, ran.out) == (3, "caller-installs\n")
+
+
+async def test_waiting_ends_when_no_check_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fleet.status.not_ready = "first round"
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        world.fleet.status.not_ready = "first round" if len(pauses) < 2 else ""
+
+    monkeypatch.setattr(f"{COMMAND}.sleep", pause)
+    assert (await world.doctor("--wait", "1h")).code == 0
+    assert len(pauses) == 2
+
+
+async def test_waiting_ends_when_its_time_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fleet.status.not_ready = "first round"
+    now = [0.0]
+    monkeypatch.setattr(f"{COMMAND}.monotonic", lambda: now[0])
+    monkeypatch.setattr(f"{COMMAND}.sleep", lambda x: now.__setitem__(0, now[0] + x))
+    ran = await world.doctor("--wait", "5s", "-o", "name")
+    assert (ran.code, ran.out, now[0]) == (3, "controller-ready\n", 4.0)
+
+
+async def test_a_duration_that_is_none_is_a_wrong_argument(world: World) -> None:
+    ran = await world.doctor("--wait", "soon")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--wait: expected a duration such as" in ran.err
+
+
+async def test_a_controller_that_is_gone_leaves_the_checks_of_the_cluster(world: World) -> None:
+    ran = await world.doctor("-o", "json", server=f"unix:{world.folder}/nowhere.sock")
+    checks = ran.checks
+    assert (ran.code, checks["controller-answers"]["outcome"]) == (3, "failed")
+    assert "no controller listens at unix:" in checks["controller-answers"]["seen"]
+    for name in ("controller-ready", "evidence", "svids", "webhooks-ca", "log-witnesses"):
+        found = (checks[name]["outcome"], checks[name]["seen"])
+        assert found == ("not checked", "no controller answers you"), name
+    assert checks["agents"]["outcome"] == checks["pod-refused"]["outcome"] == "passed"
+
+
+async def test_a_controller_that_gives_no_metrics_leaves_the_other_checks(world: World) -> None:
+    world.fleet.support = []
+    checks = (await world.doctor("-o", "json")).checks
+    assert checks["store"]["seen"] == "the controller does not give its metrics"
+    assert checks["store"]["outcome"] == checks["svids"]["outcome"] == "not checked"
+    assert checks["evidence"]["outcome"] == "passed"
+
+
+# --- gathering
+
+
+async def test_what_may_not_be_read_is_not_checked(world: World) -> None:
+    body = json.dumps({"message": 'nodes is forbidden: User "jane" cannot list'}).encode()
+    world.api.fail_next(403, matching="/api/v1/nodes", body=body)
+    facts = await world.gathered()
+    assert facts.objects[NODES].why == (
+        'you may not read nodes: nodes is forbidden: User "jane" cannot list'
+    )
+    assert len(facts.all(PODS)) == 2
+
+
+async def test_an_api_that_is_not_installed_has_no_objects(world: World) -> None:
+    world.api.fail_next(404, matching="clusterspiffeids", body=b"404 page not found\n")
+    assert (await world.gathered()).all(SPIFFE_IDS) == ()
+    world.api.fail_next(404, matching="daemonsets")
+    facts = await world.gathered()
+    assert facts.objects[DAEMON_SETS].why.startswith("daemonsets: HTTP 404")
+
+
+async def test_pages_are_joined_and_bounded(world: World) -> None:
+    facts = await world.gathered(page=1)
+    assert len(facts.all(NAMESPACES)) == len(world.facts.all(NAMESPACES)) == 4
+    few = await world.gathered(page=2, most=3)
+    assert few.objects[NAMESPACES].why == "more than 3 namespaces"
+
+
+async def test_managed_fields_are_left_out(world: World) -> None:
+    node = world.api.objects.get("nodes", "gpu-a1")
+    node["metadata"]["managedFields"] = [{"manager": "kubelet"}]
+    world.api.change("nodes", node)
+    (found,) = (x for x in (await world.gathered()).all(NODES) if x["metadata"]["name"] == "gpu-a1")
+    assert "managedFields" not in found["metadata"]
+    assert found["spec"] == node["spec"]
+
+
+async def test_rights_are_asked_one_by_one(world: World) -> None:
+    world.api.denied = {"list nodes"}
+    facts = await world.gathered()
+    denied = [str(x) for x, allowed in facts.rights.items() if not allowed.get()]
+    assert denied == ["list nodes"]
+    assert facts.rights[
+        Right("get", "coordination.k8s.io", "leases", "gpuwarden-system", "gpuwarden-controller")
+    ].get()
+
+
+async def test_time_is_the_api_servers(world: World) -> None:
+    assert (await world.gathered()).now.get() == NOW
+
+
+async def test_a_silent_api_server_is_asked_once(world: World) -> None:
+    world.api.is_stalled = True
+    cluster = Cluster(Api(world.access(), 0.3))
+    begin = Facts(version_here="0.1.0")
+    facts = await asyncio.to_thread(cluster.facts, begin, dry_run_namespace="", pre=False)
+    assert facts.api_error == (
+        f"the API server at 127.0.0.1:{world.api.port}: no answer in time; see --timeout"
+    )
+    assert {x.why for x in facts.objects.values()} == {"the Kubernetes API does not answer"}
+    assert len(world.api.requests) == 1
+
+
+async def test_the_dry_run_is_where_it_may_be(world: World) -> None:
+    await world.doctor("--dry-run-namespace", "team-b")
+    paths = {path for _, path in world.api.requests if "dryRun" in path}
+    assert paths == {"/api/v1/namespaces/team-b/pods?dryRun=All"}
+    world.load(without(world.facts, NAMESPACES, "team-a"))
+    world.api.requests.clear()
+    await world.doctor()
+    paths = {path for _, path in world.api.requests if "dryRun" in path}
+    assert paths == {"/api/v1/namespaces/default/pods?dryRun=All"}
+
+
+# --- ways into the API
+
+
+def written(folder: Path, user: Object, **cluster: Any) -> Path:
+    """A kubeconfig of one cluster and user."""
+    path = folder / "config"
+    path.write_text(
+        json.dumps(
+            {
+                "current-context": "here",
+                "contexts": [{"name": "here", "context": {"cluster": "k", "user": "u"}}],
+                "clusters": [{"name": "k", "cluster": cluster}],
+                "users": [{"name": "u", "user": user}],
+            }
+        )
+    )
+    return path
+
+
+async def version(access: Access) -> object:
+    api = Api(access, SECONDS)
+    answer = await asyncio.to_thread(api.get, "/version")
+    api.close()
+    return answer.document
+
+
+def plugin(folder: Path, text: str, code: int = 0) -> dict[str, Any]:
+    """A credential plugin that prints `text`."""
+    program = folder / "plugin"
+    program.write_text(
+        f"#!{sys.executable}\nimport os, sys\nassert 'KUBERNETES_EXEC_INFO' in os.environ\n"
+        f"assert (os.environ['PROFILE'], sys.argv[1:]) == ('p', ['token'])\n"
+        f"print({text!r})\nsys.exit({code})\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    env = [{"name": "PROFILE", "value": "p"}]
+    return {"exec": {"command": "./plugin", "args": ["token"], "env": env}}
+
+
+async def test_the_ways_to_prove_who_asks(world: World) -> None:
+    here = {"server": world.api.url, "certificate-authority": str(world.api.ca.file)}
+    folder = world.folder
+    (folder / "token").write_text(f"{TOKEN}\n")
+    certificate, key = world.api.client_ca.issue("jane")
+    for user in (
+        {"token": TOKEN},
+        {"tokenFile": "token"},
+        {"client-certificate": str(certificate), "client-key": str(key)},
+        plugin(folder, json.dumps({"status": {"token": TOKEN}})),
+        plugin(
+            folder,
+            json.dumps(
+                {
+                    "status": {
+                        "clientCertificateData": certificate.read_text(),
+                        "clientKeyData": key.read_text(),
+                    }
+                }
+            ),
+        ),
+    ):
+        access = find_access(written(folder, user, **here), None, {"PATH": "/bin"})
+        assert await version(access) == {"gitVersion": "v1.35.4"}, user
+        assert TOKEN not in repr(access)
+
+
+async def test_a_pods_service_account_is_used_where_there_is_no_kubeconfig(world: World) -> None:
+    account = service_account(world.folder / "account", world.api)
+    environ = {
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(world.api.port),
+    }
+    access = find_access(None, None, environ, service_account=account)
+    assert await version(access) == {"gitVersion": "v1.35.4"}
+    home = world.folder / "home"
+    (home / ".kube").mkdir(parents=True)
+    written(home / ".kube", {}, server="https://elsewhere:1")
+    chosen = find_access(None, None, environ | {"HOME": str(home)}, service_account=account)
+    assert chosen.server == "https://elsewhere:1"
+
+
+async def test_files_of_kubeconfig_are_joined_and_a_context_is_chosen(world: World) -> None:
+    one, other = world.folder / "one", world.folder / "other"
+    here = {"server": world.api.url, "certificate-authority": str(world.api.ca.file)}
+    one.write_text(
+        json.dumps({"contexts": [{"name": "b", "context": {"cluster": "c", "user": "v"}}]})
+    )
+    other.write_text(
+        json.dumps(
+            {
+                "current-context": "none",
+                "clusters": [{"name": "c", "cluster": here}],
+                "users": [{"name": "v", "user": {"token": TOKEN}}],
+            }
+        )
+    )
+    environ = {"KUBECONFIG": f"{world.folder}/missing:{one}:{other}"}
+    assert await version(find_access(None, "b", environ)) == {"gitVersion": "v1.35.4"}
+    with pytest.raises(AccessError, match="no context 'none'"):
+        find_access(None, None, environ)
+    with pytest.raises(AccessError, match="KUBECONFIG: /x: no such file"):
+        find_access(None, None, {"KUBECONFIG": "/x"})
+
+
+HTTPS = "https://h:1"
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "text"),
+    [
+        ({}, {"server": "http://h:1"}, "must be an https:// URL"),
+        ({}, {"server": HTTPS, "insecure-skip-tls-verify": True}, "name the CA instead"),
+        ({}, {"server": HTTPS, "proxy-url": "http://p"}, "proxy-url is not supported"),
+        ({}, {"server": HTTPS, "certificate-authority": "none.pem"}, "No such file"),
+        ({}, {"server": HTTPS, "certificate-authority-data": "%"}, "is not base64"),
+        ({"auth-provider": {"name": "gcp"}}, {"server": HTTPS}, "auth-provider is not supported"),
+        ({"exec": {"command": "no-such-program"}}, {"server": HTTPS}, "FileNotFoundError"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used(
+    tmp_path: Path, user: Object, cluster: Object, text: str
+) -> None:
+    with pytest.raises(AccessError, match=text):
+        find_access(written(tmp_path, user, **cluster), None, {"PATH": "/bin"})
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "found"),
+    [
+        ("no json", 0, "printed no ExecCredential"),
+        ("{}", 0, "printed no"),
+        ("{}", 1, "CalledProcessError"),
+    ],
+)
+def test_a_plugin_that_fails(tmp_path: Path, text: str, code: int, found: str) -> None:
+    path = written(tmp_path, plugin(tmp_path, text, code), server=HTTPS)
+    with pytest.raises(AccessError, match=found):
+        find_access(path, None, {"PATH": "/bin"})
+
+
+def test_without_any_way(tmp_path: Path) -> None:
+    with pytest.raises(AccessError, match=r"^no kubeconfig"):
+        find_access(None, None, {"HOME": str(tmp_path)})
+    (tmp_path / "config").write_text("a: [b")
+    with pytest.raises(AccessError, match="line 1: not a kubeconfig"):
+        find_access(tmp_path / "config", None, {})
+
+
+async def test_a_server_that_is_not_the_one_is_not_asked(world: World) -> None:
+    access = world.access()
+    stranger = world.api.client_ca.file.read_text()
+    wrong = Access(
+        access.server, stranger, access.authorization, access.certificate, access.private_key
+    )
+    with pytest.raises(ApiError, match=r"its certificate is not accepted"):
+        await version(wrong)
+    named = Access(
+        access.server.replace("127.0.0.1", "localhost"),
+        access.ca,
+        f"Bearer {TOKEN}",
+        server_name="h",
+    )
+    with pytest.raises(ApiError, match=r"its certificate is not accepted"):
+        await version(named)
+    with pytest.raises(AccessError, match="cannot be used"):
+        Api(Access(access.server, "no pem"), SECONDS)
+
+
+async def test_an_answer_that_is_no_json_is_no_answer(world: World) -> None:
+    world.api.fail_next(200, matching="/version", body=b"<html>")
+    with pytest.raises(ApiError, match=r"no JSON \(HTTP 200\)"):
+        await version(world.access())
+
+
+async def test_an_answer_that_is_too_large_is_no_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwarden.doctor.api.MAX_BYTES", 10)
+    with pytest.raises(ApiError, match="more than 10 bytes"):
+        await version(world.access())
+
+
+async def test_the_path_of_a_server_stays_before_the_calls(world: World) -> None:
+    access = world.access()
+    below = Access(f"{access.server}/k8s/c1", access.ca, f"Bearer {TOKEN}")
+    api = Api(below, SECONDS)
+    assert (await asyncio.to_thread(api.get, "/apis/a")).status == 200
+    api.close()
+    assert world.api.requests[-1][1] == "/k8s/c1/apis/a"

@@ -1,0 +1,215 @@
+"""Each check finds its fault, says what mends it, and passes on facts of the shipped manifests."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
+from gpuwarden.doctor.check import Check, Outcome, Verdict, judge
+from gpuwarden.doctor.facts import (
+    COLLECTIONS,
+    CONFIG_MAPS,
+    DAEMON_SETS,
+    MUTATING,
+    NODES,
+    POLICY_BINDINGS,
+    Fact,
+    Facts,
+    read_metrics,
+)
+from tests.builders.doctor_facts import (
+    CONFIGURATION,
+    added,
+    changed,
+    measured,
+)
+from tests.builders.doctor_faults import (
+    CHECKS,
+    FAILED,
+    NOT_CHECKED,
+    WARNING,
+    Fault,
+    configured,
+    listening,
+    plugin,
+    report,
+    spec,
+    toolkit,
+    verdict,
+)
+from tests.builders.doctor_faults_of_admission import FAULTS as OF_ADMISSION
+from tests.builders.doctor_faults_of_clusters import FAULTS as OF_CLUSTERS
+from tests.builders.doctor_faults_of_nodes import FAULTS as OF_NODES
+from tests.builders.fleet_messages import node_message
+
+BEFORE = {one.id for group in NOT_YET for one in group.checks}
+FAULTS = [*OF_CLUSTERS, *OF_NODES, *OF_ADMISSION]
+
+
+def test_all_checks_pass_on_the_manifests_that_are_shipped(sound: Facts, bare: Facts) -> None:
+    for groups, facts in ((INSTALLED, sound), (NOT_YET, bare)):
+        report = judge(groups, facts)
+        bad = [x for _, found in report.groups for x in found if x.verdict.outcome != "passed"]
+        assert bad == []
+        assert report.is_success
+
+
+# --- one fault for each check
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda x: f"{x.check}: {x.seen[:30]}")
+def test_a_fault_is_found(fault: Fault, sound: Facts, bare: Facts) -> None:
+    is_before = fault.check in BEFORE and fault.check not in _in_both()
+    found = verdict(fault.check, fault.inject(bare if is_before else sound))
+    assert found.outcome is fault.outcome, found
+    assert re.search(fault.seen, found.seen), found.seen
+    if found.outcome in {FAILED, WARNING}:
+        assert found.expected
+        assert re.match(
+            "(kubectl|gpuwarden|spire-server|openssl|chronyc|nvidia-ctk) ", found.command
+        )
+        assert "\n" not in found.command
+
+
+def _in_both() -> set[str]:
+    return BEFORE & {one.id for group in INSTALLED for one in group.checks}
+
+
+def test_every_check_has_a_fault_that_it_finds() -> None:
+    found = {x.check for x in FAULTS if x.outcome in {FAILED, WARNING}}
+    found |= {"scheduler-extender"}  # below: it takes two samples
+    assert found == set(CHECKS)
+
+
+def test_a_scheduler_that_is_turned_away_is_found(sound: Facts) -> None:
+    facts = measured(sound, "gpuwarden_tls_handshakes_completed_total", None)
+    lines = (
+        'gpuwarden_tls_handshake_failures_total{cause="bad-certificate",listener="extender"} 4\n'
+    )
+    facts = replace(facts, metrics=Fact(read_metrics(lines)))
+    found = verdict("scheduler-extender", facts)
+    assert (found.outcome, found.seen) == (FAILED, "4 TLS handshakes failed and none succeeded")
+
+
+# --- what is not a fault
+
+
+def test_report_mode_is_no_fault_of_webhooks_and_policies(sound: Facts) -> None:
+    facts = report(sound)
+    for name in ("gpuwarden-pods", "gpuwarden-bindings"):
+        facts = changed(
+            facts,
+            MUTATING,
+            name,
+            lambda y: [x.update(failurePolicy="Ignore") for x in y["webhooks"]],
+        )
+    facts = changed(facts, POLICY_BINDINGS, None, spec(validationActions=["Warn", "Audit"]))
+    for check in ("webhooks-registered", "policies-bound", "protection-bound"):
+        assert verdict(check, facts).outcome is Outcome.PASSED, check
+
+
+def test_what_an_extender_is_by_default_need_not_be_said(sound: Facts) -> None:
+    for text in ("    ignorable: false\n", "    httpTimeout: 5s\n"):
+        found = verdict("scheduler-configuration", configured(text, "")(sound))
+        assert found.outcome is Outcome.PASSED, text
+
+
+def test_nobody_wants_evidence_of_a_node_without_gpus(sound: Facts) -> None:
+    plain = {"metadata": {"name": "cpu-1"}, "spec": {}, "status": {"capacity": {"cpu": "4"}}}
+    other = node_message("cpu-1", state="unknown", code="NODE_NO_EVIDENCE", mode="plugin")
+    facts = replace(added(sound, NODES, plain), fleet=Fact((*sound.fleet.get(), other)))
+    for check in ("evidence", "modes", "protection", "agents", "clocks", "driver"):
+        assert verdict(check, facts) == verdict(check, sound), check
+
+
+def test_two_weeks_are_enough_for_a_client_certificate(sound: Facts) -> None:
+    facts = listening(client_ends="2026-03-15T12:00:00Z")(sound)
+    assert verdict("api-server-certificate", facts).outcome is Outcome.PASSED
+
+
+def test_an_api_server_that_stops_to_answer_is_found(sound: Facts) -> None:
+    found = verdict("kubernetes-api", replace(sound, api_error="no answer in time"))
+    assert (found.outcome, found.seen) == (FAILED, "no answer in time")
+
+
+def test_each_profile_has_to_be_without_preemption(sound: Facts) -> None:
+    text = (Path(__file__).parents[4] / "deploy/scheduler/no-preemption.yaml").read_text()
+    assert text.count("- name: DefaultPreemption") == 2
+    one = text.replace("- name: DefaultPreemption", "- name: Other", 1)
+    facts = changed(
+        sound, CONFIG_MAPS, CONFIGURATION, lambda y: y["data"].update({"configuration.yaml": one})
+    )
+    found = verdict("scheduler-configuration", facts)
+    assert found.seen == "preemptVerb is missing, and a profile has DefaultPreemption"
+
+
+def test_a_scheduler_without_preemption_is_as_good(sound: Facts) -> None:
+    text = (Path(__file__).parents[4] / "deploy/scheduler/no-preemption.yaml").read_text()
+    facts = changed(
+        sound, CONFIG_MAPS, CONFIGURATION, lambda y: y["data"].update({"configuration.yaml": text})
+    )
+    assert verdict("scheduler-configuration", facts).outcome is Outcome.PASSED
+
+
+def test_a_toolkit_that_takes_no_variables_makes_up_for_the_device_plugin(sound: Facts) -> None:
+    facts = added(sound, DAEMON_SETS, plugin("cdi-cri"), toolkit("False"))
+    assert verdict("device-variables", facts).outcome is Outcome.PASSED
+
+
+def test_a_device_plugin_that_also_sets_the_variable_is_no_fault(sound: Facts) -> None:
+    facts = added(sound, DAEMON_SETS, plugin("envvar,cdi-cri"))
+    assert verdict("device-variables", facts).outcome is Outcome.PASSED
+
+
+# --- what is not known never passes
+
+
+@pytest.mark.parametrize("groups", [INSTALLED, NOT_YET])
+def test_without_facts_no_check_passes(groups: Any) -> None:
+    report = judge(groups, Facts(version_here="0.1.0"))
+    assert not report.count(Outcome.PASSED)
+    assert not report.is_success
+
+
+@pytest.mark.parametrize("name", ["now", "server", "served", "status", "fleet", "metrics", "log"])
+def test_a_check_that_lacks_a_fact_is_not_made(sound: Facts, name: str) -> None:
+    lost: Any = {name: Fact(why="it was lost")}
+    lacking = replace(sound, **lost)
+    changed_checks = _changed(sound, lacking)
+    assert changed_checks
+    for found in changed_checks.values():
+        assert found.outcome in {NOT_CHECKED, FAILED}
+        assert found.seen == "it was lost"
+
+
+@pytest.mark.parametrize("collection", COLLECTIONS)
+def test_a_check_that_lacks_objects_is_not_made(sound: Facts, bare: Facts, collection: Any) -> None:
+    everything: dict[str, Verdict] = {}
+    for facts in (sound, bare):
+        objects = {**facts.objects, collection: Fact(why="you may not read it")}
+        everything |= _changed(facts, replace(facts, objects=objects))
+    assert everything
+    assert {(x.outcome, x.seen) for x in everything.values()} == {
+        (NOT_CHECKED, "you may not read it")
+    }
+
+
+def _changed(before: Facts, after: Facts) -> dict[str, Verdict]:
+    return {
+        name: verdict(name, after)
+        for name in CHECKS
+        if verdict(name, before).outcome is Outcome.PASSED
+        and verdict(name, before) != verdict(name, after)
+    }
+
+
+def test_checks_are_called_by_stable_names() -> None:
+    names = [one.id for group in INSTALLED for one in group.checks]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[a-z]+(-[a-z0-9]+)*", x) for x in names)
+    shared = [x for x in names if x in BEFORE]
+    of = {one.id: one for group in NOT_YET for one in group.checks}
+    assert all(isinstance(of[x], Check) and of[x] is CHECKS[x] for x in shared)
