@@ -58,6 +58,17 @@ class TokenReviewUnavailableError(Exception):
     """The API server did not say what the token is worth; never holds a token."""
 
 
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody with an identity of the cluster, as the API server names them."""
+
+    username: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """In the order of its keys."""
+
+
 # --- authorization: one table, default deny
 
 
@@ -70,6 +81,8 @@ class CallerKind(StrEnum):
     OPERATOR = "operator"
     LOCAL = "local"
     """Could open the controller's unix socket (mode 0600)."""
+    TENANT = "tenant"
+    """A person of the cluster without a role: asks about pods of namespaces that they may read."""
     NONE = "none"
     """Nothing proven: no certificate, or none that counts."""
 
@@ -81,6 +94,8 @@ KIND_OF_ROLE: Final[Mapping[Role, CallerKind]] = MappingProxyType(
 _AGENTS: Final = frozenset({CallerKind.AGENT})
 _READERS: Final = frozenset({CallerKind.INSPECTOR, CallerKind.OPERATOR, CallerKind.LOCAL})
 _OPERATORS: Final = frozenset({CallerKind.OPERATOR, CallerKind.LOCAL})
+_READERS_AND_TENANTS: Final = _READERS | {CallerKind.TENANT}
+"""What a tenant asks is answered about one namespace, whose pods the tenant may read."""
 _KNOWN: Final = _AGENTS | _READERS
 
 _FLEET: Final = "/gpuwarden.wire.v1.FleetService"
@@ -99,14 +114,14 @@ ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
         f"{_FLEET}/ListClasses": _READERS,
         f"{_FLEET}/GetClass": _READERS,
         f"{_FLEET}/ExplainNode": _READERS,
-        f"{_FLEET}/FitPod": _READERS,
+        f"{_FLEET}/FitPod": _READERS_AND_TENANTS,
         f"{_FLEET}/GetStatus": _READERS,
         f"{_OPERATOR}/AcceptNode": _OPERATORS,
         f"{_OPERATOR}/QuarantineNode": _OPERATORS,
         f"{_OPERATOR}/ReleaseNode": _OPERATORS,
         f"{_OPERATOR}/ReleaseGpu": _OPERATORS,
-        f"{_PLACEMENT}/ListReservations": _READERS,
-        f"{_PLACEMENT}/ExplainPod": _READERS,
+        f"{_PLACEMENT}/ListReservations": _READERS_AND_TENANTS,
+        f"{_PLACEMENT}/ExplainPod": _READERS_AND_TENANTS,
         f"{_PLACEMENT}/CheckProtection": _READERS,
         f"{_SUPPORT}/Collect": _READERS,
         f"{_HEALTH}/Check": _KNOWN,
@@ -134,9 +149,11 @@ class Caller:
 
     kind: CallerKind
     name: str
-    """SPIFFE ID, or `local`."""
+    """SPIFFE ID, `local`, or `user` and the name of a person of the cluster."""
     not_after: datetime | None
-    """When the identity ends, UTC; None for the unix socket."""
+    """When the identity ends, UTC; None for the unix socket and for tokens."""
+    person: Person | None = None
+    """Whoever has an identity of the cluster."""
 
 
 LOCAL: Final = Caller(CallerKind.LOCAL, "local", None)

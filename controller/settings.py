@@ -1,6 +1,8 @@
 """The controller's settings, where the controller's own code looks for them."""
 
 from gpuwarden.settings.controller import (
+    AccessSettings,
+    AccessTlsSettings,
     AdmissionSettings,
     AdmissionTlsSettings,
     ApiSettings,
@@ -30,6 +32,8 @@ from gpuwarden.settings.controller import (
 )
 
 __all__ = [
+    "AccessSettings",
+    "AccessTlsSettings",
     "AdmissionSettings",
     "AdmissionTlsSettings",
     "ApiSettings",

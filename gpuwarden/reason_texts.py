@@ -645,8 +645,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.ROLE_DENIED: _Text(
             "The caller's role may not use this method.",
-            "Use an SVID of the role inspector to read or operator to act; `spire-server entry "
-            "show` lists who has one.",
+            "Use an SVID of the role that may (`spire-server entry show`); with a kubeconfig, get "
+            "the rule that the message names.",
         ),
         ReasonCode.CANDIDATE_UNKNOWN: _Text(
             "The node shows no hardware that waits to be accepted.",
@@ -687,14 +687,25 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "GPU is then free by itself.",
         ),
         ReasonCode.TOKEN_INVALID: _Text(
-            "The request carries no token or SVID that the HTTP API accepts.",
-            "Send a token for api.audience (`kubectl create token` makes one) as Authorization: "
-            "Bearer, or use an SVID.",
+            "The request carries no token or SVID that this listener accepts.",
+            "Use a kubeconfig with which `kubectl auth whoami` works, an SVID, or for the HTTP API "
+            "a token for api.audience (`kubectl create token`).",
         ),
         ReasonCode.TOKEN_REVIEW_UNAVAILABLE: _Text(
             "The API server did not review the token.",
             "Check the right with `kubectl auth can-i create tokenreviews --as SERVICE_ACCOUNT`, "
             "then ask again.",
+        ),
+        ReasonCode.CERTIFICATE_INVALID: _Text(
+            "The client certificate of the kubeconfig is not one that the cluster's client CA has "
+            "signed for a user, or it has ended.",
+            "Compare with `kubectl auth whoami`; where a proxy in front of the API server issued "
+            "the certificate, use a kubeconfig with a token.",
+        ),
+        ReasonCode.ACCESS_REVIEW_UNAVAILABLE: _Text(
+            "The API server did not say whether the caller may do this.",
+            "Check the right with `kubectl auth can-i create subjectaccessreviews --as "
+            "SERVICE_ACCOUNT`, then ask again.",
         ),
     },
 }

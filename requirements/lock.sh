@@ -8,7 +8,8 @@ compile() {
     --no-header --no-annotate --python-version 3.11 "$@" > /dev/null
 }
 compile pyproject.toml --extra agent --extra controller --group dev -o requirements/dev.txt
-compile pyproject.toml --extra agent -c requirements/dev.txt -o requirements/agent.txt
+compile pyproject.toml -c requirements/dev.txt -o requirements/cli.txt
+compile --group pyproject.toml:agent-image -c requirements/dev.txt -o requirements/agent.txt
 compile pyproject.toml --extra controller -c requirements/dev.txt -o requirements/controller.txt
 compile pyproject.toml --group demo -c requirements/dev.txt -o requirements/demo.txt
 compile --group pyproject.toml:zig -o requirements/zig.txt

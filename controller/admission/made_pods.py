@@ -81,6 +81,11 @@ def made_pods(data: bytes, namespace: str) -> tuple[AdmittedPod, ...]:
     return tuple(pods)
 
 
+def namespace_of(data: bytes, namespace: str) -> str:
+    """Where the pods of an object will be; as `made_pods`."""
+    return made_pods(data, namespace)[0].metadata.namespace or ""
+
+
 def _name(workload: _Workload) -> str:
     metadata = workload.metadata
     return metadata.name or metadata.generate_name or workload.kind.lower()

@@ -86,7 +86,13 @@ ATTESTATION_POLICIES: Final = Resource(GROUP, "v1alpha1", "attestationpolicies")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
 EVENTS: Final = Resource("events.k8s.io", "v1", "events", namespaced=True)
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews")
-"""Asked, never stored."""
+SUBJECT_ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
+"""Both are asked, never stored."""
+CLIENT_CA_NAMESPACE: Final = "kube-system"
+CLIENT_CA_NAME: Final = "extension-apiserver-authentication"
+"""The API server writes there which CAs it takes client certificates of."""
+ACCESS_NAME: Final = "gpuwarden-access"
+"""What people need to verify the controller, in its own namespace."""
 SECRETS: Final = Resource("", "v1", "secrets", namespaced=True)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", namespaced=True)
 MUTATING_WEBHOOKS: Final = Resource(
@@ -127,6 +133,10 @@ CALLS: Final = (
     Call(Verb.CREATE, EVENTS),
     Call(Verb.PATCH, EVENTS),
     Call(Verb.CREATE, TOKEN_REVIEWS),
+    Call(Verb.CREATE, SUBJECT_ACCESS_REVIEWS),
+    Call(Verb.GET, CONFIG_MAPS, name=CLIENT_CA_NAME),
+    Call(Verb.GET, CONFIG_MAPS, own_namespace=True, name=ACCESS_NAME),
+    Call(Verb.PATCH, CONFIG_MAPS, own_namespace=True, name=ACCESS_NAME),
 )
 
 CERTIFICATE_CALLS: Final = (

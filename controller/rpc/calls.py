@@ -36,6 +36,10 @@ _LIMIT_STEP = 1
 
 _STATUS: dict[ReasonCode, grpc.StatusCode] = {
     ReasonCode.ROLE_DENIED: grpc.StatusCode.PERMISSION_DENIED,
+    ReasonCode.TOKEN_INVALID: grpc.StatusCode.UNAUTHENTICATED,
+    ReasonCode.CERTIFICATE_INVALID: grpc.StatusCode.UNAUTHENTICATED,
+    ReasonCode.TOKEN_REVIEW_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ReasonCode.ACCESS_REVIEW_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ReasonCode.REQ_INVALID: grpc.StatusCode.INVALID_ARGUMENT,
     ReasonCode.NODE_UNKNOWN: grpc.StatusCode.NOT_FOUND,
     ReasonCode.CLASS_UNKNOWN: grpc.StatusCode.NOT_FOUND,

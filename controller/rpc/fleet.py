@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 import grpc
 
+from controller.access import CallerKind, present_caller
 from controller.audit.past_classes import PastClasses
 from controller.explain.classes import (
     change_messages,
@@ -124,7 +125,7 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         shown: Callable[[str], Shown],
         readiness: Callable[[], Readiness],
         labels: Callable[[], LabelsOf],
-        fit: Callable[[bytes, str], Awaitable[pb.FitPodResponse]],
+        fit: Callable[[bytes, str], Awaitable[pb.FitPodResponse | Refusal]],
         installation: Callable[[], Installation],
         promises: Callable[[], PromiseOf] = lambda: no_promise,
         holders: Callable[[], Holders | None] = lambda: nobody,
@@ -133,10 +134,10 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
         """All is asked again for each answer.
 
         `shown` gives enrollment, quarantine and candidate of a node; `labels` those of the policy
-        in force; `fit` the nodes that would pass for a pod (JSON, default namespace) and never
-        raises; `installation` what this controller is a part of; `promises` what nodes promise
-        now; `holders` who has which GPU, None while that is not known; `past` the classes of the
-        audit log.
+        in force; `fit` the nodes that would pass for a pod (JSON, default namespace), or why the
+        present caller may not ask, and never raises; `installation` what this controller is a part
+        of; `promises` what nodes promise now; `holders` who has which GPU, None while that is not
+        known; `past` the classes of the audit log.
         """
         self._fleet = fleet
         self._clock = clock
@@ -270,7 +271,10 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
             detail = f"namespace is {request.namespace[:80]!a}, expected an RFC 1123 name"
             await reject_field(context, "namespace", detail)
         answer = await self._fit(request.pod_json, request.namespace)
-        await self._add_class_changes(answer)
+        if isinstance(answer, Refusal):
+            await abort_with(context, answer, field="namespace")
+        if present_caller().kind is not CallerKind.TENANT:
+            await self._add_class_changes(answer)
         return answer
 
     async def _add_class_changes(self, answer: pb.FitPodResponse) -> None:

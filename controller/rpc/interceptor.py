@@ -52,8 +52,8 @@ REQUEST_SECONDS: Final = 10.0
 MESSAGE_BYTES: Final = 256 * 1024
 
 
-Authenticate = Callable[[Context, datetime], Caller | Refusal]
-"""The caller behind a context as of an aware time, or why it is not recognised."""
+Authenticate = Callable[[Context, str, datetime], Awaitable[Caller | Refusal]]
+"""The caller behind a context, for a method and as of an aware time, or why it is refused."""
 
 
 class CallObserver(Protocol):
@@ -197,7 +197,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
     @asynccontextmanager
     async def _authorized(self, method: str, context: Context) -> AsyncIterator[None]:
         now = utc(self._clock.wall_ns())
-        found = self._authenticate(context, now)
+        found = await self._recognised(method, context, now)
         caller = None if isinstance(found, Refusal) else found
         refusal = found if isinstance(found, Refusal) else self._refusal(method, found)
         self._observer.called(method, caller, refusal)
@@ -211,10 +211,17 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         except TimeoutError:
             if not deadline.expired():
                 raise
-            await abort_with(context, Refusal(ReasonCode.SVID_EXPIRED, "the caller's SVID ended"))
+            await abort_with(context, Refusal(_ended(caller), "the caller's certificate ended"))
         except (aio.AbortError, *_CALL_IS_OVER):
             raise  # the call's own end; or it has ended already
         except Exception as error:  # noqa: BLE001 - gRPC itself would send the exception's text to the caller
+            self._observer.failed(method, error)
+            await context.abort(grpc.StatusCode.INTERNAL, "a fault of the controller; see its log")
+
+    async def _recognised(self, method: str, context: Context, now: datetime) -> Caller | Refusal:
+        try:
+            return await self._authenticate(context, method, now)
+        except Exception as error:  # noqa: BLE001 - as in `_authorized`
             self._observer.failed(method, error)
             await context.abort(grpc.StatusCode.INTERNAL, "a fault of the controller; see its log")
 
@@ -250,7 +257,7 @@ def tls_caller(
     `connected` gets the address behind each call.
     """
 
-    def authenticate(context: Context, now: datetime) -> Caller | Refusal:
+    async def authenticate(context: Context, _method: str, now: datetime) -> Caller | Refusal:
         connected(context.peer())
         facts = stream_facts(context.auth_context())
         return caller_of(facts, roots(), trust_domain=trust_domain, path_prefix=path_prefix, at=now)
@@ -263,7 +270,7 @@ def local_caller(caller: Caller) -> Authenticate:
     if caller.kind is not CallerKind.LOCAL:
         raise ValueError(f"only a local caller needs no certificate, got {caller.kind}")
 
-    def authenticate(_context: Context, _now: datetime) -> Caller:
+    async def authenticate(_context: Context, _method: str, _now: datetime) -> Caller:
         return caller
 
     return authenticate
@@ -280,6 +287,11 @@ def _behavior(handler: Handler) -> Behavior:
     if behavior is None:
         raise ValueError("a gRPC handler without behavior")
     return behavior
+
+
+def _ended(caller: Caller | None) -> ReasonCode:
+    is_person = caller is not None and caller.person is not None
+    return ReasonCode.CERTIFICATE_INVALID if is_person else ReasonCode.SVID_EXPIRED
 
 
 def _remaining(caller: Caller | None, now: datetime) -> float | None:

@@ -1,4 +1,4 @@
-"""Two gRPC servers: mTLS for agents and readers, a unix socket for callers on this machine.
+"""The gRPC servers: mTLS for agents and readers, TLS for people, a unix socket for this machine.
 
 Wires services, interceptor and bounds together; decides nothing. Ports may be 0:
 `address` tells what was bound.
@@ -97,6 +97,10 @@ _CONNECTION_AGE_GRACE_MS: Final = 60 * 1000
 _LEFT_READS_SECONDS: Final = 0.5
 _IDLE_MS: Final = 5 * 60 * 1000
 
+_METADATA_BYTES: Final = 32 << 10
+_CALLS_OF_PEOPLE: Final = 256
+"""At a time; each person has a share of their own."""
+
 ATTESTATION: Final = attestation_pb2.DESCRIPTOR.services_by_name["AttestationService"].full_name
 FLEET: Final = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
 OPERATOR: Final = operator_pb2.DESCRIPTOR.services_by_name["OperatorService"].full_name
@@ -178,6 +182,39 @@ def local_server(
     except RuntimeError as error:
         raise ListenError(f"listen.local: cannot bind {path}") from error
     return RpcServer(server, servicer, f"unix:{path}")
+
+
+def people_server(
+    *,
+    listener: str,
+    address: str,
+    credentials: grpc.ServerCredentials,
+    interceptor: AuthorizationInterceptor,
+    services: tuple[AddService, ...],
+) -> RpcServer:
+    """A server for people; `listener` is the setting of its address.
+
+    Their tokens come in metadata, which may be larger than gRPC allows by itself.
+    """
+    server = aio.server(
+        interceptors=(interceptor,),
+        options=(
+            *_options(connection_age=True),
+            ("grpc.max_metadata_size", _METADATA_BYTES),
+            ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+        ),
+        maximum_concurrent_rpcs=_CALLS_OF_PEOPLE,
+    )
+    for add in services:
+        add(server)
+    _describe(server, *TO_PEOPLE)
+    servicer = _add_health(server)
+    host, _, _ = address.rpartition(":")
+    try:
+        port = server.add_secure_port(address if host else f"[::]{address}", credentials)
+    except RuntimeError as error:
+        raise ListenError(f"{listener}: cannot bind {address}") from error
+    return RpcServer(server, servicer, f"{host or '[::]'}:{port}")
 
 
 async def set_serving(server: RpcServer, *, ready: bool) -> None:

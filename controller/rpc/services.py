@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final, NoReturn
 
-from controller.access import present_caller
+from controller.access import CallerKind, present_caller
 from controller.admission.eviction import Evictions
 from controller.binding.operator_release import ReleaseService
 from controller.binding.records import ReleaseOrder
@@ -25,7 +25,15 @@ from controller.messages import (
     trace_message,
 )
 from controller.operations.operator_service import Done, OperatorService, Order
+from controller.people.roles import NO_NAMESPACE
 from controller.rpc.calls import Context, abort_with, reject_field
+from controller.rpc.tenants import (
+    AboutPods,
+    demand_pods,
+    no_tenants,
+    shown_reservations,
+    shown_trace,
+)
 from gpuwarden.clock import Clock
 from gpuwarden.identity.person import PERSON, is_person
 from gpuwarden.identity.spiffe_id import is_node_name
@@ -62,8 +70,9 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         *,
         about: Callable[[str, str], Awaitable[AllocationTrace | Refusal]] | None = None,
         evicted: Callable[[str], Awaitable[Evictions | Refusal]] | None = None,
+        about_pods: AboutPods = no_tenants,
     ) -> None:
-        """`ledger` is None where nothing is reserved.
+        """`ledger` is None where nothing is reserved; `about_pods`: whose pods a tenant may see.
 
         `about` gives what is known of the pod of a namespace and name, `evicted` what the taint of
         managed nodes evicts from a node, or from all; None without a Kubernetes API.
@@ -71,6 +80,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self._ledger = ledger
         self._about = about
         self._evicted = evicted
+        self._about_pods = about_pods
         self._clock = clock
         self._few = asyncio.Semaphore(AT_ONCE)
 
@@ -82,12 +92,14 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             if text:
                 await _demand_name(context, field, text)
         await _demand_page(context, request.limit, request.after, _MAX_CHARS)
+        is_tenant = await self._demand_namespace(context, request.namespace)
         wanted = ReservationQuery(
             request.node, request.namespace, request.after, request.limit or MAX_RESERVATIONS
         )
         async with self._few:
             ledger = await self._read_ledger(context)
-            return await asyncio.to_thread(reservation_page, ledger, wanted, self._clock.wall_ns())
+            page = await asyncio.to_thread(reservation_page, ledger, wanted, self._clock.wall_ns())
+        return shown_reservations(page) if is_tenant else page
 
     async def ExplainPod(  # noqa: N802 - same
         self, request: placement_pb2.ExplainPodRequest, context: Context
@@ -95,13 +107,15 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         """The account of a pod; POD_UNKNOWN where nothing is known of it."""
         for field, text in (("namespace", request.namespace), ("name", request.name)):
             await _demand_name(context, field, text)
+        is_tenant = await demand_pods(context, self._about_pods, request.namespace, request.name)
         if self._about is None:
             await abort_with(context, Refusal(ReasonCode.POD_UNKNOWN, NO_PODS))
         async with self._few:
             found = await self._about(request.namespace, request.name)
         if isinstance(found, Refusal):
             await abort_with(context, found, field="name")
-        return trace_message(found, self._clock.wall_ns())
+        trace = trace_message(found, self._clock.wall_ns())
+        return shown_trace(trace) if is_tenant else trace
 
     async def CheckProtection(  # noqa: N802 - same
         self, request: placement_pb2.CheckProtectionRequest, context: Context
@@ -118,6 +132,12 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 await abort_with(context, found, field="node")
             limit = request.limit or MAX_RESERVATIONS
             return await asyncio.to_thread(eviction_page, found, request.after, limit)
+
+    async def _demand_namespace(self, context: Context, namespace: str) -> bool:
+        """End the call of a tenant who names no namespace, or one that they may not read."""
+        if not namespace and present_caller().kind is CallerKind.TENANT:
+            await abort_with(context, NO_NAMESPACE, field="namespace")
+        return await demand_pods(context, self._about_pods, namespace)
 
     async def _read_ledger(self, context: Context) -> LedgerSnapshot:
         if self._ledger is None:

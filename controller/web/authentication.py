@@ -3,25 +3,21 @@
 Must not decide what a caller may do.
 """
 
-import asyncio
-import hashlib
 import ssl
 from asyncio import BaseTransport
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, cast
 
 from aiohttp import web
 from cryptography import x509
 
-from controller.access import TokenIdentity, TokenReviewUnavailableError, caller_of
+from controller.access import TokenIdentity, caller_of
+from controller.people.reviews import TokenReviews
 from controller.verifier.context import StreamFacts
 from controller.web.operations import ApiCaller, svid_caller, token_caller
 from gpuwarden.identity.chain import ChainError, parse_chain, uri_sans
 from gpuwarden.identity.spiffe_id import SpiffeIdError
-from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- SVIDs
@@ -77,117 +73,6 @@ def _names(chain: tuple[bytes, ...]) -> tuple[str, ...]:
         return ()
 
 
-# --- tokens
-
-
-class TokenReviewer(Protocol):
-    """Asks the API server; what does so is beside this layer."""
-
-    async def review(self, token: str) -> TokenIdentity | None:
-        """Ask whose token it is; None where it counts for nothing here.
-
-        Raises TokenReviewUnavailableError.
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewLimits:
-    """Bounds of the memory, and of the questions under way."""
-
-    kept: int = 4096
-    """Of accepted tokens, and of refused ones, each."""
-    accepted_ns: int = 10 * NS_PER_S
-    """For so long a withdrawn token may still be taken for good."""
-    refused_ns: int = 5 * NS_PER_S
-    at_once: int = 16
-    at_once_from_one_address: int = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    found: TokenIdentity | None
-    until_ns: int
-
-
-class TokenReviews:
-    """What the API server says about tokens, kept for a short while.
-
-    No token is kept: an answer is known by the token's digest. Bounded in number, in time and in
-    questions under way, so that callers with invented tokens can neither fill the memory nor keep
-    the API server busy, push out what is known of good tokens, or take from one address what all
-    others need. One per process; used from one event loop.
-    """
-
-    def __init__(
-        self,
-        reviewer: TokenReviewer,
-        *,
-        boottime_ns: Callable[[], int],
-        reviewed: Callable[[str], None],
-        limits: ReviewLimits = ReviewLimits(),
-    ) -> None:
-        """`reviewed` takes accepted, refused, kept, busy or failed, once per question."""
-        self._reviewer = reviewer
-        self._boottime_ns = boottime_ns
-        self._reviewed = reviewed
-        self._limits = limits
-        self._accepted: dict[bytes, _Known] = {}
-        self._refused: dict[bytes, _Known] = {}
-        self._running: dict[bytes, asyncio.Task[TokenIdentity | None]] = {}
-        self._asking: Counter[str] = Counter()
-
-    async def review(self, token: str, address: str) -> TokenIdentity | None:
-        """Find out whose token came from `address`; raises TokenReviewUnavailableError."""
-        digest = hashlib.sha256(token.encode()).digest()
-        known = self._accepted.get(digest) or self._refused.get(digest)
-        if known is not None and self._boottime_ns() < known.until_ns:
-            self._reviewed("kept")
-            return known.found
-        task = self._running.get(digest)
-        if task is None:
-            if self._is_busy(address):
-                self._reviewed("busy")
-                raise TokenReviewUnavailableError("too many tokens are being reviewed")
-            task = asyncio.create_task(self._ask(digest, token))
-            self._running[digest] = task
-            self._asking[address] += 1
-            task.add_done_callback(lambda done: self._forget(digest, address, done))
-        return await asyncio.shield(task)
-
-    def _is_busy(self, address: str) -> bool:
-        return (
-            len(self._running) >= self._limits.at_once
-            or self._asking[address] >= self._limits.at_once_from_one_address
-        )
-
-    async def _ask(self, digest: bytes, token: str) -> TokenIdentity | None:
-        asked_ns = self._boottime_ns()
-        try:
-            found = await self._reviewer.review(token)
-        except TokenReviewUnavailableError:
-            self._reviewed("failed")
-            raise
-        self._reviewed("refused" if found is None else "accepted")
-        self._accepted.pop(digest, None)
-        self._refused.pop(digest, None)
-        kept = self._refused if found is None else self._accepted
-        while len(kept) >= self._limits.kept:
-            del kept[next(iter(kept))]
-        lasts_ns = self._limits.refused_ns if found is None else self._limits.accepted_ns
-        kept[digest] = _Known(found, asked_ns + lasts_ns)
-        return found
-
-    def _forget(
-        self, digest: bytes, address: str, task: asyncio.Task[TokenIdentity | None]
-    ) -> None:
-        del self._running[digest]
-        self._asking[address] -= 1
-        if not self._asking[address]:
-            del self._asking[address]
-        if not task.cancelled():
-            task.exception()  # read, because the caller may be gone
-
-
 # --- callers
 
 _BEARER: Final = "bearer"
@@ -199,7 +84,7 @@ class Authentication:
     def __init__(
         self,
         *,
-        reviews: TokenReviews | None,
+        reviews: TokenReviews[TokenIdentity] | None,
         roots: Callable[[], Sequence[x509.Certificate]],
         wall: Callable[[], datetime],
         trust_domain: str,

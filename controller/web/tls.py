@@ -102,6 +102,11 @@ class ServingTls:
         return self._material.chain.ends
 
     @property
+    def pem(self) -> tuple[bytes, bytes]:
+        """The chain in use and its private key."""
+        return self._material.certificate, self._material.private_key
+
+    @property
     def certificates(self) -> str:
         """PEM of the chain in use."""
         chain = self._material.chain.certificates

@@ -20,6 +20,8 @@ from controller.binding.waking import WaitingPod
 from controller.certificates.files import CertificateFiles
 from controller.certificates.plan import Terms
 from controller.fleet.trust import TrustChange
+from controller.kube.access_config import AccessDocument, ClientAuthorities
+from controller.kube.access_review import KubeAccessReviewer
 from controller.kube.cache import DEFAULT_PACE, Cache, Change, ListWatch, Observe, Pace
 from controller.kube.certificates import ManagedCertificates
 from controller.kube.client import ApiClient, Exchange
@@ -55,7 +57,7 @@ from controller.kube.pods import (
 from controller.kube.policies import ClusterPolicy
 from controller.kube.reservations import KubernetesLedgerStore
 from controller.kube.resources import Kind
-from controller.kube.token_review import KubeTokenReviewer
+from controller.kube.token_review import KubePersonReviewer, KubeTokenReviewer
 from controller.kube.waiting_events import WaitingPodEvents
 from controller.ledger.record import PodRef
 from controller.ledger.store import LedgerUnavailableError
@@ -99,6 +101,7 @@ class Cluster:
         self._stale_after_ns = settings.stale_after.ns
         self._namespace = settings.namespace
         self._writes_events = settings.events
+        self._namespace = settings.namespace
         self._api = api = ApiClient(exchange, instruments)
         stale_after_ns = settings.stale_after.ns
         map_names = MapNames()
@@ -262,6 +265,24 @@ class Cluster:
     def token_reviewer(self, audience: str) -> KubeTokenReviewer:
         """Asks the API server whose a token for `audience` is."""
         return KubeTokenReviewer(self._api, audience)
+
+    def person_reviewer(self) -> KubePersonReviewer:
+        """Asks the API server which person a token is of."""
+        return KubePersonReviewer(self._api)
+
+    def access_reviewer(self) -> KubeAccessReviewer:
+        """Asks the API server what a person may do."""
+        return KubeAccessReviewer(self._api)
+
+    def client_authorities(self) -> ClientAuthorities:
+        """The CAs of people's client certificates."""
+        return ClientAuthorities(self._api, self._clock.boottime_ns)
+
+    def access_document(self, wanted: Callable[[], dict[str, str] | None]) -> AccessDocument:
+        """The ConfigMap by which people verify the controller; the leader keeps it."""
+        return AccessDocument(
+            self._api, self._namespace, wanted=wanted, leads=self.leadership.leads
+        )
 
     def follow_pods(self, observe: Observe[KnownPod]) -> None:
         """Report further changes of the pods to `observe`."""

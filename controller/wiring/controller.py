@@ -35,11 +35,13 @@ from controller.record import Record
 from controller.recorders.gauges import FleetGauges, count_fleet
 from controller.recorders.http import ApiRecorder
 from controller.recorders.listeners import ListenerRecorder
+from controller.recorders.people import PeopleRecorder
 from controller.recorders.support_bundle import ControllerState
 from controller.recorders.trust import CONTROLLER, SpireRecorder, TrustRecorder
 from controller.rpc.attestation import StreamTable
 from controller.rpc.fleet import FleetServicer, KnownFleet
 from controller.rpc.services import OperatorServicer, SupportServicer
+from controller.rpc.tenants import no_tenants
 from controller.settings import ControllerSettings, PolicyOrigin, Protection, StoreKind
 from controller.spire.poller import Revocation
 from controller.verifier.verifier import Verifier
@@ -53,6 +55,7 @@ from controller.wiring.binding import (
 from controller.wiring.certificates import managed_certificates
 from controller.wiring.cluster import Cluster
 from controller.wiring.listeners import Listeners, RpcServices
+from controller.wiring.people import people_access
 from controller.wiring.pods import (
     admission_listener,
     binding_webhook,
@@ -212,6 +215,8 @@ def assemble(
         store_facts=store.facts,
         metrics=render_metrics,
     )
+    people = people_access(settings, cluster, clock=clock, recorder=PeopleRecorder(instruments))
+    about_pods = no_tenants if people is None else people.roles.about_pods
     services = RpcServices(
         attestation=attestation_service(
             settings,
@@ -231,10 +236,17 @@ def assemble(
             installation=partial(installation, settings, cluster, recorder.alarms, conditions),
             ledger=None if binding is None else binding.store.snapshot,
             past=PastClasses(settings.audit.dir, settings.trust_domain),
+            about_pods=about_pods,
         ),
         operator=OperatorServicer(operators, None if binding is None else binding.releases),
         placement=placement_service(
-            settings, cluster, binding, verbs, fleet=known_fleet, clock=clock
+            settings,
+            cluster,
+            binding,
+            verbs,
+            fleet=known_fleet,
+            clock=clock,
+            about_pods=about_pods,
         ),
         support=SupportServicer(state.parts),
     )
@@ -256,6 +268,7 @@ def assemble(
             conditions,
             recorder=ApiRecorder(instruments, audit),
         ),
+        people=people,
         conditions=conditions,
         svids=svids,
         recorder=recorder,

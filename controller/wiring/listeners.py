@@ -26,6 +26,7 @@ from controller.settings import ControllerSettings
 from controller.web.extender import ExtenderServer
 from controller.web.listener import HttpServer
 from controller.web.server import OpsServer
+from controller.wiring.people import PeopleAccess
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.svid import SvidSource
 from gpuwarden.settings.values import Address
@@ -56,6 +57,9 @@ class Addresses:
     """Empty without webhooks."""
     api: str = ""
     """Empty without the HTTP API."""
+    access_tokens: str = ""
+    """Empty without access for people, as the next."""
+    access_certificates: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +72,8 @@ class RpcServices:
     placement: PlacementServicer
     support: SupportServicer
 
-    def on_both(self) -> tuple[AddService, ...]:
-        """What both gRPC servers serve."""
+    def to_people(self) -> tuple[AddService, ...]:
+        """What every gRPC server serves."""
         return (
             lambda server: add_FleetServiceServicer_to_server(self.fleet, server),
             lambda server: add_OperatorServiceServicer_to_server(self.operator, server),
@@ -81,7 +85,7 @@ class RpcServices:
         """What the agents' server serves."""
         return (
             lambda server: add_AttestationServiceServicer_to_server(self.attestation, server),
-            *self.on_both(),
+            *self.to_people(),
         )
 
 
@@ -97,18 +101,20 @@ class Listeners:
         extender: ExtenderServer,
         admission: HttpServer | None,
         api: HttpServer | None,
+        people: PeopleAccess | None,
         conditions: Conditions,
         svids: SvidSource,
         recorder: TrustRecorder,
         instruments: Instruments,
     ) -> None:
-        """`admission` is None without webhooks, `api` without `api.tls`."""
+        """`admission` is None without webhooks, `api` without `api.tls`, `people` likewise."""
         self._settings = settings
         self._ops = ops
         self._services = services
         self._extender = extender
         self._admission = admission
         self._api = api
+        self._people = people
         self._conditions = conditions
         self._svids = svids
         self._recorder = recorder
@@ -138,6 +144,7 @@ class Listeners:
         extender = await _started(self._extender)
         admission = await _started(self._admission)
         api = await _started(self._api)
+        people = await self._serve_people()
         await before_agents()
         agents = self._agents_server()
         await self._serve(agents)
@@ -148,6 +155,7 @@ class Listeners:
             str(self._settings.listen.local),
             admission,
             api,
+            *people,
         )
 
     def announce(self, addresses: Addresses) -> None:
@@ -165,11 +173,14 @@ class Listeners:
             tasks["admission certificates"] = self._admission.watch_certificates()
         if self._api is not None:
             tasks["api certificates"] = self._api.watch_certificates()
+        if self._people is not None:
+            tasks |= self._people.tasks()
         return tasks
 
     def warnings(self) -> tuple[str, ...]:
         """What somebody should know of the listeners: refused clients, certificates that end."""
-        return tuple(text for one in self._http for text in one.warnings())
+        people = () if self._people is None else self._people.warnings()
+        return (*(text for one in self._http for text in one.warnings()), *people)
 
     def states(self) -> tuple[ListenerState, ...]:
         """What those over HTTPS show and demand."""
@@ -205,7 +216,7 @@ class Listeners:
                 observer=self._recorder,
                 clock=self._conditions.clock,
             ),
-            services=self._services.on_both(),
+            services=self._services.to_people(),
         )
 
     def _agents_server(self) -> RpcServer:
@@ -230,6 +241,16 @@ class Listeners:
             max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
             message_bytes=settings.limits.message_bytes,
         )
+
+    async def _serve_people(self) -> tuple[str, str]:
+        """Their addresses; empty where there are no such listeners."""
+        if self._people is None:
+            return "", ""
+        servers = self._people.servers(self._services.to_people(), self._recorder)
+        for server in servers:
+            await self._serve(server)
+        by_token, by_certificate = servers
+        return by_token.address, by_certificate.address
 
     async def _serve(self, server: RpcServer) -> None:
         self._rpc.append(server)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Generic, TypeVar
 
+from controller.access import CallerKind, TokenIdentity, present_caller
+from controller.admission.made_pods import namespace_of
 from controller.audit.past_classes import PastClasses
 from controller.audit.reading import records_about
 from controller.binding.request import BoundPods
@@ -16,11 +18,13 @@ from controller.explain.gpus import Holders, holders_in, nobody
 from controller.explain.protection import ProtectionQuery
 from controller.explain.query import PodQuery
 from controller.explain.status import Installation
+from controller.explain.tenant_view import fits_for_tenant
 from controller.fleet.view import GpuView, NodeView
 from controller.ledger.store import LedgerSnapshot
 from controller.messages import LabelsOf, PromiseOf, fit_message, unreadable_pod
 from controller.operations.operator_service import OperatorService
 from controller.operations.readiness import Conditions
+from controller.people.reviews import TokenReviews
 from controller.placement.node_verdict import Promise, promise_of
 from controller.placement.pod import PodDecodeError
 from controller.placement.selector import Device, compile_labels, labels_of
@@ -30,9 +34,10 @@ from controller.recorders.http import ApiRecorder
 from controller.recorders.trust import WitnessAlarms
 from controller.rpc.fleet import FleetServicer, KnownFleet
 from controller.rpc.services import PlacementServicer
+from controller.rpc.tenants import AboutPods
 from controller.settings import ControllerSettings
 from controller.web.api import ApiLimits, Endpoint
-from controller.web.authentication import Authentication, TokenReviews
+from controller.web.authentication import Authentication
 from controller.web.documents import Inventory
 from controller.web.finalize import Finalizer
 from controller.web.listener import HttpServer
@@ -43,6 +48,7 @@ from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
 from gpuwarden.moment import utc
 from gpuwarden.policy.selector import Selector
+from gpuwarden.reasons import Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 _T = TypeVar("_T")
@@ -76,6 +82,7 @@ def fleet_service(
     installation: Callable[[], Installation],
     ledger: Callable[[], LedgerSnapshot] | None,
     past: PastClasses,
+    about_pods: AboutPods,
 ) -> FleetServicer:
     """The nodes as they stand, and what a pod would find there."""
     return FleetServicer(
@@ -85,7 +92,7 @@ def fleet_service(
         shown=operators.shown,
         readiness=conditions.readiness,
         labels=_PerPolicy(conditions.policy, _labels_of),
-        fit=partial(_fit, fit),
+        fit=partial(_fit, fit, about_pods),
         installation=installation,
         promises=partial(_promises, scenes),
         holders=partial(_holders, ledger, conditions.clock),
@@ -128,6 +135,7 @@ def placement_service(
     *,
     fleet: KnownFleet,
     clock: Clock,
+    about_pods: AboutPods,
 ) -> PlacementServicer:
     """Reservations, and with a cluster the allocation trace of one pod, and who is evicted."""
     ledger = None if binding is None else binding.store.snapshot
@@ -147,7 +155,9 @@ def placement_service(
     evicted = ProtectionQuery(
         pods=cluster.pods.evicted, directory=cluster.nodes.snapshot, fleet=fleet.snapshot
     )
-    return PlacementServicer(ledger, clock, about=query.about, evicted=evicted.about)
+    return PlacementServicer(
+        ledger, clock, about=query.about, evicted=evicted.about, about_pods=about_pods
+    )
 
 
 def _name_of(pods: BoundPods, uid: str) -> str:
@@ -176,9 +186,17 @@ def _promises(scenes: Scenes) -> PromiseOf:
     return promised
 
 
-async def _fit(query: FitQuery, pod: bytes, namespace: str) -> pb.FitPodResponse:
+async def _fit(
+    query: FitQuery, about_pods: AboutPods, pod: bytes, namespace: str
+) -> pb.FitPodResponse | Refusal:
+    caller = present_caller()
     try:
-        return fit_message(await query.about(pod, namespace))
+        refusal = await about_pods(caller, namespace_of(pod, namespace), "")
+        if refusal is not None:
+            return refusal
+        found = await query.about(pod, namespace)
+        is_tenant = caller.kind is CallerKind.TENANT
+        return fit_message(fits_for_tenant(found) if is_tenant else found)
     except PodDecodeError as error:
         return unreadable_pod(str(error))
 
@@ -231,7 +249,8 @@ def _authentication(
     conditions: Conditions,
     recorder: ApiRecorder,
 ) -> Authentication:
-    clock, reviews = conditions.clock, None
+    clock = conditions.clock
+    reviews: TokenReviews[TokenIdentity] | None = None
     if cluster is not None:
         reviews = TokenReviews(
             cluster.token_reviewer(settings.api.audience),

@@ -214,8 +214,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "program:completion",
         "Print the completion script of a shell.",
         "source <(gpuwarden completion bash)",
-        "Completes names of nodes, classes and GPUs too: it asks the controller that"
-        " GPUWARDEN_SERVER names, or the local socket.",
+        "Completes names of nodes, classes, GPUs and pods too: it asks as `gpuwarden` would without"
+        " options, for two seconds at most.",
     ),
 }
 """Command -> its place and help texts."""

@@ -1,4 +1,4 @@
-"""Calls a controller over its unix socket, or through an mTLS tunnel with this caller's SVID.
+"""Calls a controller over its unix socket, with an SVID through an mTLS tunnel, or a kubeconfig.
 
 One command, one connection. Every failure becomes a CliError with its exit code; text from the
 controller is escaped. Credentials are read once and not renewed. Must not print.
@@ -21,13 +21,14 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from grpc import aio
 
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import Connection
+from gpuwarden.cli.options import Connection, chosen_server
 from gpuwarden.cli.terminal import shown
 from gpuwarden.identity.chain import ChainError, spiffe_id_of
 from gpuwarden.identity.spiffe_id import Role, SpiffeId, SpiffeIdError, parse_spiffe_id
 from gpuwarden.identity.svid import Offer, OfferRefusedError, Svid, appraise
 from gpuwarden.identity.tunnel import DialFailure, Tunnel, TunnelTimeouts
 from gpuwarden.support.part import CONTROLLER_PARTS, MAX_PART_BYTES, Part, missing
+from gpuwarden.wire.error_metadata import REASON_KEY
 from gpuwarden.wire.transport import client_options
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
@@ -39,6 +40,7 @@ from gpuwarden.wire.v1.placement_pb2_grpc import PlacementServiceStub
 from gpuwarden.wire.v1.support_pb2_grpc import SupportServiceStub
 
 if TYPE_CHECKING:
+    from gpuwarden.cli.cluster_connection import Way
     from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub
     from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceAsyncStub
     from gpuwarden.wire.v1.placement_pb2_grpc import PlacementServiceAsyncStub
@@ -227,20 +229,74 @@ def _join(parts: dict[str, Part], one: sup.CollectResponse) -> None:
 @asynccontextmanager
 async def connected(connection: Connection) -> AsyncIterator[Client]:
     """An open connection; raises CliError where none can be had."""
-    if connection.server.startswith("unix:"):
-        path = Path(connection.server.removeprefix("unix:").removeprefix("//"))
+    server = chosen_server(connection)
+    if not server:
+        async with _through_a_cluster(connection) as client:
+            yield client
+        return
+    if server.startswith("unix:"):
+        path = Path(server.removeprefix("unix:").removeprefix("//"))
         _demand_socket(path)
         async with aio.insecure_channel(f"unix:{path}", options=client_options()) as channel:
             yield Client(channel, connection.timeout, _failure)
         return
-    host, port = _address(connection.server)
+    host, port = _address(server)
     svid = own_svid(connection)
     expected = expected_controller(connection, svid.spiffe_id)
     timeouts = TunnelTimeouts(dial=connection.timeout)
     async with Tunnel(svid, host, port, expected, timeouts=timeouts) as tunnel:
-        explain = _tunnelled(tunnel, connection.server)
+        explain = _tunnelled(tunnel, server)
         async with tunnel.channel() as channel:
             yield Client(channel, connection.timeout, explain)
+
+
+@asynccontextmanager
+async def _through_a_cluster(connection: Connection) -> AsyncIterator[Client]:
+    """TLS with the controller itself, through a port that the API server forwards.
+
+    gRPC sends the token to a server that it has verified, and to no other.
+    """
+    # Imported here: who asks a socket need not wait for it.
+    from gpuwarden.cli.cluster_connection import open_way  # noqa: PLC0415 - see above
+
+    async with open_way(connection) as way:
+        given = way.credentials
+        by_certificate = bool(given.certificate)
+        try:
+            credentials = grpc.ssl_channel_credentials(
+                way.authority,
+                given.key if by_certificate else None,
+                given.certificate if by_certificate else None,
+            )
+            if not by_certificate:
+                credentials = grpc.composite_channel_credentials(
+                    credentials, grpc.access_token_call_credentials(given.token)
+                )
+        except ValueError:
+            text = "kubeconfig: client certificate and key; expected PEM"
+            raise CliError(ExitCode.USAGE, text) from None
+        options = (*client_options(), ("grpc.ssl_target_name_override", way.server_name))
+        async with aio.secure_channel(way.target, credentials, options=options) as channel:
+            yield Client(channel, connection.timeout, _forwarded(way, by_certificate))
+
+
+def _forwarded(way: "Way", by_certificate: bool) -> Explain:  # noqa: FBT001 - which credentials
+    """Errors as `_failure` maps them; where no session came about, with what could be the cause."""
+
+    def explain(error: aio.AioRpcError) -> CliError:
+        if way.trouble is not None:
+            return way.trouble
+        failure = _failure(error)
+        if failure.code is not ExitCode.NOT_REACHABLE or REASON_KEY in dict(
+            error.trailing_metadata() or ()
+        ):
+            return failure
+        hint = f"its certificate must be for {way.server_name} by ConfigMap gpuwarden-access"
+        if by_certificate:
+            hint += ", and yours by the cluster's own client CA"
+        return CliError(failure.code, f"no TLS session with the controller ({hint}): {failure}")
+
+    return explain
 
 
 def _demand_socket(path: Path) -> None:
@@ -249,7 +305,7 @@ def _demand_socket(path: Path) -> None:
     except PermissionError:
         _deny_socket(path)
     if not found:
-        text = f"no controller listens at unix:{path}; name another one with --server"
+        text = f"no controller listens at unix:{path}; give --server, or a --kubeconfig"
         raise CliError(ExitCode.NOT_REACHABLE, text)
     if not os.access(path, os.R_OK | os.W_OK):
         _deny_socket(path)

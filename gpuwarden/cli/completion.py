@@ -1,13 +1,15 @@
-"""Completion of names that only a controller knows: nodes, classes, GPUs. Pure: gives scripts.
+"""Completion of names that only a controller knows: nodes, classes, GPUs, pods. Pure.
 
-What is added to the generated script asks `gpuwarden LIST -o name`. Names are data: no script
-evaluates them.
+What is added to the generated script asks `gpuwarden LIST -o name`, for two seconds, without a
+terminal (so that no plugin of a kubeconfig asks anything) and without a word where it fails. Names
+are data: no script evaluates them.
 """
 
 from typing import Final, Literal
 
 Shell = Literal["bash", "zsh", "fish"]
 
+_PODS: Final = "reservations --pods"
 ARGUMENTS: Final = {
     "node show": "nodes",
     "node accept": "nodes",
@@ -17,16 +19,18 @@ ARGUMENTS: Final = {
     "explain node": "nodes",
     "class show": "classes",
     "class diff": "classes",
+    "explain pod": _PODS,
     "reservation release": "gpus",
 }
 """Command -> the list that has what its argument names."""
 OPTIONS: Final = {
     "node": ("nodes", ("gpus", "reservations")),
     "class": ("classes", ("nodes", "gpus")),
+    "pod": (_PODS, ("reservation release",)),
 }
 """Option -> the list that has its values, and the commands that know it."""
 
-_ASK: Final = "-o name --timeout 2 2>/dev/null"
+_ASK: Final = "-o name --timeout 2 </dev/null 2>/dev/null"
 
 
 def names_script(shell: Shell) -> str:
@@ -35,8 +39,8 @@ def names_script(shell: Shell) -> str:
 
 
 def _cases(indent: str) -> tuple[str, str]:
-    options = "".join(f"{indent}--{name}) list={x} ;;\n" for name, (x, _) in OPTIONS.items())
-    arguments = "".join(f'{indent}"{words} 1") list={x} ;;\n' for words, x in ARGUMENTS.items())
+    options = "".join(f'{indent}--{name}) list="{x}" ;;\n' for name, (x, _) in OPTIONS.items())
+    arguments = "".join(f'{indent}"{words} 1") list="{x}" ;;\n' for words, x in ARGUMENTS.items())
     return options, f'{arguments}{indent}"class diff 2") list=classes ;;\n'
 
 
@@ -56,7 +60,7 @@ _gpuwarden_names() {{
   COMPREPLY=()
   while IFS= read -r name; do
     [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf %q "$name")")
-  done < <("${{COMP_WORDS[0]}}" "$list" {_ASK})
+  done < <("${{COMP_WORDS[0]}}" $list {_ASK})
 }}
 complete -F _gpuwarden_names gpuwarden
 """
@@ -76,7 +80,7 @@ _gpuwarden() {{
     _cyclopts_gpuwarden "$@"
     return
   fi
-  names=("${{(@f)$($words[1] $list {_ASK})}}")
+  names=("${{(@f)$($words[1] ${{=list}} {_ASK})}}")
   compadd -a names
 }}
 if [[ $funcstack[1] == _gpuwarden ]]; then

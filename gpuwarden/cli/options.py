@@ -1,5 +1,6 @@
 """Options that commands share: where the controller is, who calls, how to print, --yes."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Final
 from cyclopts import Group, Parameter
 
 from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.kubeconfig import has_kubeconfig
 from gpuwarden.cli.output import Format
 from gpuwarden.cli.terminal import shown
 from gpuwarden.identity.person import PERSON, is_person
@@ -15,7 +17,8 @@ from gpuwarden.identity.person import PERSON, is_person
 DEFAULT_SERVER: Final = "unix:/run/gpuwarden/fleet.sock"
 SERVER_VARIABLE: Final = "GPUWARDEN_SERVER"
 CONTROLLER_ID_VARIABLE: Final = "GPUWARDEN_CONTROLLER_ID"
-OWN_VARIABLES: Final = frozenset({SERVER_VARIABLE, CONTROLLER_ID_VARIABLE})
+NAMESPACE_VARIABLE: Final = "GPUWARDEN_NAMESPACE"
+OWN_VARIABLES: Final = frozenset({SERVER_VARIABLE, CONTROLLER_ID_VARIABLE, NAMESPACE_VARIABLE})
 """Variables of this program; agent and controller do not know them."""
 
 _GROUP: Final = Group("Connection", sort_key=10)
@@ -27,8 +30,16 @@ _AFFIRMATIVE: Final = frozenset({"y", "yes"})
 class Connection:
     """How to reach a controller."""
 
-    server: Annotated[str, Parameter(env_var=SERVER_VARIABLE)] = DEFAULT_SERVER
-    """Controller to ask: `unix:PATH` for its local socket, or `HOST:PORT` over mTLS."""
+    server: Annotated[str, Parameter(env_var=SERVER_VARIABLE)] = ""
+    """Controller to ask: `unix:PATH` for its local socket, `HOST:PORT` over mTLS. Without it: its
+    socket where there is one, else the kubeconfig."""
+    kubeconfig: Path | None = None
+    """Kubeconfig file with which to reach the controller; by default $KUBECONFIG or
+    ~/.kube/config."""
+    context: str | None = None
+    """Context of the kubeconfig; by default the current one."""
+    controller_namespace: Annotated[str, Parameter(env_var=NAMESPACE_VARIABLE)] = "gpuwarden-system"
+    """Namespace of the controller, with a kubeconfig."""
     svid: Path | None = None
     """PEM file with your certificate chain; without it, the Workload API is used."""
     key: Path | None = None
@@ -44,14 +55,38 @@ class Connection:
 
 
 HERE: Final = Connection()
-"""The local socket, with the default time limit."""
+"""The local socket or the kubeconfig, with the default time limit."""
+
+
+def chosen_server(connection: Connection) -> str:
+    """`unix:PATH` or `HOST:PORT`; empty for the way through a kubeconfig. Raises CliError."""
+    by_kubeconfig = connection.kubeconfig is not None or connection.context is not None
+    if connection.server:
+        if by_kubeconfig:
+            text = f"give one of --server ({SERVER_VARIABLE}) and --kubeconfig or --context"
+            raise CliError(ExitCode.USAGE, text)
+        return connection.server
+    if by_kubeconfig:
+        return ""
+    spiffe = (connection.svid, connection.key, connection.bundle, connection.workload_api)
+    if _is_there(DEFAULT_SERVER) or any(spiffe) or not has_kubeconfig(os.environ):
+        return DEFAULT_SERVER
+    return ""
+
+
+def _is_there(server: str) -> bool:
+    try:
+        return os.path.lexists(server.removeprefix("unix:"))
+    except OSError:
+        return True  # not for us to look at: whoever opens it says so
+
 
 Output = Annotated[Format, Parameter(name=["--output", "-o"])]
 Namespace = Annotated[str, Parameter(name=["--namespace", "-n"])]
 AsRecordedBy = Annotated[str, Parameter(name="--as-recorded-by")]
 NAMELESS: Final = (
     "note: recorded as an act of the owner of the controller's socket. Name yourself with"
-    " --as-recorded-by, or use --server and an operator's SVID, which proves who you are."
+    " --as-recorded-by, or come with a kubeconfig or an operator's SVID, which prove who you are."
 )
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="")]
 
@@ -64,7 +99,7 @@ def check_person(name: str) -> None:
 
 def note_who_acted(name: str, connection: Connection) -> None:
     """Tell who acted through the controller's socket without a name what was recorded."""
-    if not name and connection.server.startswith("unix:"):
+    if not name and chosen_server(connection).startswith("unix:"):
         sys.stderr.write(f"{NAMELESS}\n")
 
 

@@ -1,4 +1,4 @@
-"""TLS credentials of a gRPC server that follow this process's SVID, handshake by handshake.
+"""TLS credentials of a gRPC server that follow this process's SVID, or files, at each handshake.
 
 Facts about gRPC that this rests on, each held by a test: the fetcher runs once per
 handshake on gRPC's own threads, one at a time; gRPC keeps its previous configuration,
@@ -19,7 +19,9 @@ One port per credentials. Nothing here touches an event loop.
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -64,25 +66,46 @@ def server_credentials(
     )
 
 
-class _Fetcher:
-    """Gives gRPC the configuration for one handshake."""
+@dataclass(frozen=True, slots=True)
+class ServerPem:
+    """What a server shows, and whom it asks for a certificate; PEM."""
+
+    chain: bytes
+    private_key: bytes = field(repr=False)
+    client_roots: bytes | None = None
+    """None: clients are not asked for a certificate."""
+
+
+def pem_credentials(
+    source: Callable[[], ServerPem | None],
+    on_error: OnError,
+    *,
+    demands_certificates: bool,
+    on_offer: OnOffer = lambda: None,
+) -> grpc.ServerCredentials:
+    """Credentials that present what `source` gives, and follow it.
+
+    Every handshake fails while that is None. It is asked on gRPC's threads, must not wait, and must
+    give material that fits together, the same object as long as nothing has changed.
+    """
+    fetcher = _PemFetcher(source, on_error, on_offer)
+    return grpc.dynamic_ssl_server_credentials(
+        fetcher.closed,
+        fetcher,  # type: ignore[arg-type] # as above
+        require_client_authentication=demands_certificates,
+    )
+
+
+class _HandshakeFetcher(ABC):
+    """Gives gRPC the configuration for one handshake; what it is made of, its children know."""
 
     def __init__(
-        self,
-        source: SvidSource,
-        on_error: OnError,
-        now: Callable[[], datetime],
-        on_offer: OnOffer = lambda: None,
-        pause: Callable[[float], None] = time.sleep,
+        self, on_error: OnError, on_offer: OnOffer, pause: Callable[[float], None] = time.sleep
     ) -> None:
         self._pause = pause
-        self._source = source
         self._on_error = on_error
         self._on_offer = on_offer
-        self._now = now
         self.closed = _closed_configuration()
-        self._last: tuple[Svid | None, _Configuration] = (None, self.closed)
-        self._proof: ChainProof | None = None
         self._in_use = self.closed
 
     def __call__(self) -> _Configuration | None:
@@ -100,6 +123,37 @@ class _Fetcher:
             self._report(f"{type(error).__name__}: {error}")
             return self.closed
 
+    @abstractmethod
+    def _configuration(self) -> _Configuration:
+        """The one for now; reports and gives `closed` where there is nothing to serve with."""
+
+    def _offer(self) -> None:
+        with contextlib.suppress(Exception):
+            self._on_offer()
+
+    def _report(self, text: str) -> None:
+        # There is nobody left to tell on gRPC's thread.
+        with contextlib.suppress(Exception):
+            self._on_error(text)
+
+
+class _Fetcher(_HandshakeFetcher):
+    """From an SVID."""
+
+    def __init__(
+        self,
+        source: SvidSource,
+        on_error: OnError,
+        now: Callable[[], datetime],
+        on_offer: OnOffer = lambda: None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(on_error, on_offer, pause)
+        self._source = source
+        self._now = now
+        self._last: tuple[Svid | None, _Configuration] = (None, self.closed)
+        self._proof: ChainProof | None = None
+
     def _configuration(self) -> _Configuration:
         svid = self._source.current()
         if svid is None:
@@ -110,14 +164,37 @@ class _Fetcher:
         if known is not svid:
             configuration = _configuration_of(svid.private_key, svid.chain, svid.roots)
             self._last = (svid, configuration)
-        with contextlib.suppress(Exception):
-            self._on_offer()
+        self._offer()
         return configuration
 
-    def _report(self, text: str) -> None:
-        # There is nobody left to tell on gRPC's thread.
-        with contextlib.suppress(Exception):
-            self._on_error(text)
+
+class _PemFetcher(_HandshakeFetcher):
+    """From PEM that others keep."""
+
+    def __init__(
+        self,
+        source: Callable[[], ServerPem | None],
+        on_error: OnError,
+        on_offer: OnOffer,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(on_error, on_offer, pause)
+        self._source = source
+        self._last: tuple[ServerPem | None, _Configuration] = (None, self.closed)
+
+    def _configuration(self) -> _Configuration:
+        pem = self._source()
+        if pem is None:
+            self._report("there is nothing to verify clients with")
+            return self.closed
+        known, configuration = self._last
+        if known != pem:
+            configuration = grpc.ssl_server_certificate_configuration(
+                [(pem.private_key, pem.chain)], root_certificates=pem.client_roots
+            )
+            self._last = (pem, configuration)
+        self._offer()
+        return configuration
 
 
 def _check(svid: Svid, now: datetime, proof: ChainProof | None) -> ChainProof:

@@ -226,6 +226,31 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessTlsSettings:
+    """Section `access.tls`: without `cert` and `key` nobody comes with a kubeconfig."""
+
+    cert: Annotated[Path | None, Spec(keys.PATH, "PEM file of the certificate and its chain")] = (
+        None
+    )
+    key: Annotated[Path | None, Spec(keys.PATH, "PEM file of the private key")] = None
+    ca: Annotated[
+        Path | None,
+        Spec(
+            keys.PATH,
+            "PEM file of the authorities by which people verify the controller; published in the"
+            " ConfigMap `gpuwarden-access`, which somebody else keeps where this is not set",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSettings:
+    """Section `access`: people with a kubeconfig (docs/workstation.md)."""
+
+    tls: AccessTlsSettings = field(default_factory=AccessTlsSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelfManagedSettings:
     """Section `certificates.selfManaged`: authority at least 2 x (leaf + renewBefore)."""
 
@@ -383,6 +408,17 @@ class ControllerListenSettings:
     api: Annotated[
         Address, Spec(keys.ADDRESS, "HTTP API, for pods and tools; open with `api.tls` only")
     ] = Address("", 8080)
+    access_tokens: Annotated[
+        Address,
+        Spec(
+            keys.ADDRESS,
+            "gRPC with TLS for people with a token, by port-forward; open with `access.tls` only",
+        ),
+    ] = Address("127.0.0.1", 9444)
+    access_certificates: Annotated[
+        Address,
+        Spec(keys.ADDRESS, "the same for people with a client certificate of the cluster"),
+    ] = Address("127.0.0.1", 9445)
     ops: Annotated[Address, Spec(keys.ADDRESS, "`/healthz`, `/readyz` and `/metrics`")] = Address(
         "", 9090
     )
@@ -543,6 +579,7 @@ class ControllerSettings:
     extender: ExtenderSettings = field(default_factory=ExtenderSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
     certificates: CertificateSettings = field(default_factory=CertificateSettings)
     reservation: ReservationSettings = field(default_factory=ReservationSettings)
     enforcement: Annotated[

@@ -36,6 +36,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_extender(settings),
         *_admission(settings),
         *_api(settings),
+        *_access(settings),
         *_self_managed(settings),
         *_static_hashes(settings),
         *_listeners(settings),
@@ -99,6 +100,19 @@ def _api(settings: ControllerSettings) -> list[Finding]:
     if len(missing) != 1:
         return []
     return [Finding("api.tls", f"no {missing[0]}", "cert and key, or none of them")]
+
+
+def _access(settings: ControllerSettings) -> list[Finding]:
+    tls = settings.access.tls
+    parts = {"cert": tls.cert, "key": tls.key}
+    missing = [f"access.tls.{name}" for name, path in parts.items() if path is None]
+    expected = "cert and key, with or without ca, or none of them"
+    if len(missing) == 1 or (missing and tls.ca is not None):
+        return [Finding("access.tls", f"no {', '.join(missing)}", expected)]
+    if not missing and settings.kubernetes.api is KubernetesUse.OFF:
+        expected = "nothing with kubernetes.api: off: the API server says who people are"
+        return [Finding("access.tls", str(tls.cert), expected)]
+    return []
 
 
 def _self_managed(settings: ControllerSettings) -> list[Finding]:
@@ -186,6 +200,9 @@ def _listeners(settings: ControllerSettings) -> list[Finding]:
         named["admission"] = listen.admission
     if settings.api.tls.cert is not None:
         named["api"] = listen.api
+    if settings.access.tls.cert is not None:
+        named["accessTokens"] = listen.access_tokens
+        named["accessCertificates"] = listen.access_certificates
     return [
         Finding(f"listen.{second}", str(named[second]), f"another port than listen.{first}")
         for first, second in combinations(named, 2)

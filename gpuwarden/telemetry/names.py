@@ -73,14 +73,15 @@ SVID_SOURCE_RESTARTS = _counter(
 TLS_MATERIAL_REFUSED = _counter(
     "tls_material_refused",
     _C,
-    "Times a server certificate could not be used, by listener (agents, extender, admission, api).",
+    "Times a server certificate could not be used, by listener (agents, extender, admission, api,"
+    " access).",
     "listener",
 )
 SERVING_CERTIFICATE_EXPIRY = _gauge(
     "serving_certificate_expires_seconds",
     _C,
     "Seconds until the first certificate of the chain that a listener serves ends (extender,"
-    " admission, api); below 0 after it.",
+    " admission, api, access); below 0 after it.",
     "listener",
 )
 CLIENT_CERTIFICATE_EXPIRY = _gauge(
@@ -114,7 +115,7 @@ HANDSHAKES_COMPLETED = _counter(
 HANDSHAKE_FAILURES = _counter(
     "tls_handshake_failures",
     _C,
-    "TLS handshakes that failed, by listener (agents, extender, admission, api) and cause"
+    "TLS handshakes that failed, by listener (agents, extender, admission, api, access) and cause"
     " (docs/troubleshooting.md lists them).",
     "listener",
     "cause",
@@ -325,6 +326,14 @@ TOKEN_REVIEWS = _counter(
     _C,
     "Tokens shown to the HTTP API, by what became of the question (accepted, refused, busy, failed;"
     " kept: answered from memory).",
+    "result",
+)
+ACCESS_REVIEWS = _counter(
+    "access_reviews",
+    _C,
+    "Questions to the API server about people with a kubeconfig: whose token it is (token), what"
+    " they may do (right); results as of gpuwarden_token_reviews_total.",
+    "question",
     "result",
 )
 BIND_DECISIONS = _counter(

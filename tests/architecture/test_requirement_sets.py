@@ -77,15 +77,15 @@ def imported(modules: str, requirements: str) -> set[str]:
         ("controller.app", "controller.txt"),
         ("controller.__main__", "controller.txt"),
         ("gpuwarden.cli.__main__", "controller.txt"),
+        ("gpuwarden.cli.__main__", "cli.txt"),
     ],
 )
 def test_starts_with_its_own_requirement_set(module: str, requirements: str) -> None:
     assert module.partition(".")[0] in imported(module, requirements)
 
 
-# --- the demo's set
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+COMMAND_LINE_BYTES = 90 * 10**6
 MANY_PACKAGES = 40
 MANY_BYTES = 150 * 10**6
 
@@ -121,15 +121,58 @@ def needed_by(direct: list[str]) -> set[str]:
     return found
 
 
+def size_of(requirements: str) -> dict[str, int]:
+    """Bytes on disk by package."""
+    found = {}
+    for name in entries(requirements):
+        files = distribution(name).files or ()
+        found[name] = sum(x.stat().st_size for file in files if (x := Path(file.locate())).exists())
+    return found
+
+
+# --- the command line's set
+
+
+def test_the_command_line_is_installed_without_server_and_agent() -> None:
+    found = set(entries("cli.txt"))
+    assert found == needed_by(PROJECT["project"]["dependencies"])
+    parts = {"kubernetes", "uvloop", "nvidia-ml-py", "opentelemetry-sdk", "prometheus-client"}
+    assert found & {*parts, "structlog", "tenacity", "grpcio-reflection"} == set()
+
+
+def test_the_command_line_is_small_on_disk() -> None:
+    sizes = size_of("cli.txt")
+    largest = sorted(sizes.items(), key=lambda x: -x[1])[:5]
+    assert 0 < sum(sizes.values()) <= COMMAND_LINE_BYTES, largest
+
+
+def test_each_command_starts_with_the_command_line_s_set() -> None:
+    commands = modules_of("gpuwarden/cli", "gpuwarden/support")
+    assert "aiohttp" in imported(",".join(commands), "cli.txt")
+    assert "aiohttp" not in imported("gpuwarden.cli.client", "cli.txt")
+
+
+def test_kubectl_finds_its_plugin() -> None:
+    scripts = PROJECT["project"]["scripts"]
+    assert scripts["kubectl-gpuwarden"] == scripts["gpuwarden"]
+
+
+def test_the_agent_s_image_has_its_extra_and_nothing_of_the_command_line_alone() -> None:
+    project = PROJECT["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["agent"]]
+    wanted = {normal(Requirement(x).name) for x in declared} - {"aiohttp", "cyclopts"}
+    assert {normal(x) for x in PROJECT["dependency-groups"]["agent-image"]} == wanted
+
+
+# --- the demo's set
+
+
 def test_the_demo_needs_few_packages() -> None:
     assert 20 < len(entries("demo.txt")) <= MANY_PACKAGES
 
 
 def test_the_demo_is_small_on_disk() -> None:
-    sizes = {}
-    for name in entries("demo.txt"):
-        files = distribution(name).files or ()
-        sizes[name] = sum(x.stat().st_size for file in files if (x := Path(file.locate())).exists())
+    sizes = size_of("demo.txt")
     assert 0 < sum(sizes.values()) <= MANY_BYTES, sorted(sizes.items(), key=lambda x: -x[1])[:5]
 
 
@@ -153,7 +196,7 @@ def test_the_demo_starts_with_its_own_requirement_set() -> None:
 
 def test_what_the_demo_declares_it_imports() -> None:
     modules = {"grpcio-health-checking": "grpc_health", "grpcio-reflection": "grpc_reflection"}
-    modules |= {"nvidia-ml-py": "pynvml"}
+    modules |= {"nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
     declared = {modules.get(x, x) for x in PROJECT["dependency-groups"]["demo"]}
     found = imported("sandbox.controller_main,agent.__main__,gpuwarden.cli.app", "demo.txt")
     assert declared - found == set()

@@ -38,6 +38,7 @@ ALLOWED: dict[str, set[str]] = {
         "controller/web/server.py",
         "controller/kube/transport.py",
         "controller/web/extender.py",
+        "gpuwarden/cli/api_server.py",
     },
     "uvloop": {"controller/__main__.py", "sandbox/fleet/process.py"},
     "kubernetes": {"controller/kube/transport.py"},

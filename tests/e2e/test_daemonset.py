@@ -25,6 +25,15 @@ from tests.e2e.product.deployed import (
     Document,
     shipped_policy,
 )
+from tests.e2e.product.workstation import (
+    SECRET,
+    account_subject,
+    bind,
+    furnish_access,
+    subject,
+    with_certificate,
+    with_token,
+)
 
 pytestmark = [
     pytest.mark.usefixtures("real_node"),
@@ -46,8 +55,10 @@ def cluster(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Depl
         workload_api.add("controller", f"spiffe://{TD}/gpuwarden/controller")
         for socket in sockets.glob("*.sock"):
             socket.chmod(0o777)  # as SPIRE's is
+        furnish_access(cluster)
         cluster.apply(
             Changes(
+                workstation=True,
                 policy={**shipped_policy(), "minLevel": "L0"},
                 agent={"GPUWARDEN_WORKLOAD_API": f"unix://{SOCKETS}/agent.sock"},
                 controller={
@@ -58,6 +69,7 @@ def cluster(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Depl
         )
         yield cluster
         cluster.clear()
+        cluster.kubectl("delete", "secret", SECRET)
 
 
 def test_kubectl_exec_shows_the_node_verified_by_both_replicas(cluster: Deployed) -> None:
@@ -102,3 +114,40 @@ def test_the_api_server_takes_the_overlay_and_the_component(
 ) -> None:
     for folder in (KUSTOMIZE / "overlays" / "mig", with_extender(tmp_path)):
         cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-k", str(folder))
+
+
+def test_people_come_with_their_kubeconfig_and_the_log_names_them(
+    cluster: Deployed, tmp_path: Path
+) -> None:
+    """Through the API server, kubelet and containerd: by a certificate, and by a token."""
+    lab, node = cluster.lab, cluster.lab.node.name
+    until("verified", lambda: cluster.in_state(0, "eligible"), timeout_s=180)
+    until("authority published", lambda: "ca.crt" in published(cluster), timeout_s=90)
+    jane = with_certificate(lab, "jane")
+    reader, nobody = (with_token(lab, name, tmp_path) for name in ("gpu-reader", "gpu-nobody"))
+    accounts = [account_subject(x) for x in ("gpu-reader", "gpu-nobody")]
+    bind(lab, "gpu-people", "gpuwarden-access", subject("jane"), *accounts, kind="Role")
+    bind(lab, "gpu-operators", "gpuwarden-operator", subject("jane"))
+    bind(lab, "gpu-readers", "gpuwarden-inspector", accounts[0])
+
+    for one in (jane, reader):
+        assert one.run_until_allowed("nodes", "-o", "name").split() == [node]
+    manifest = '{"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "m"}]}}'
+    assert "does not manage it" in jane.run("fit", "-f", "-", text=manifest).stdout
+    refused = nobody.run("nodes")
+    assert refused.returncode == 4
+    assert "system:serviceaccount:default:gpu-nobody may not call" in refused.stderr
+    quarantine = ("node", "quarantine", node, "--reason", "INC 1", "--yes")
+    refused = reader.run(*quarantine)
+    assert (refused.returncode, "gpuwarden-operator" in refused.stderr) == (4, True)
+    jane.run_until_allowed(*quarantine)
+    jane.run_until_allowed("node", "release", node, "--reason", "INC 1 over", "--yes")
+    until(
+        "the log names her",
+        lambda: any('"actor":"user jane"' in cluster.audit_log(x) for x in range(REPLICAS)),
+    )
+    until("verified again", lambda: cluster.in_state(0, "eligible"), timeout_s=60)
+
+
+def published(cluster: Deployed) -> str:
+    return cluster.kubectl("get", "configmap", "gpuwarden-access", "-o", "json")

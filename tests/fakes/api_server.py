@@ -27,6 +27,7 @@ from tests.fakes.api_objects import ApiObjects, Object, RefusedError, version_of
 TOKEN = "token-of-the-first-hour"  # noqa: S105 - of a fake
 
 
+AUDIENCE = "https://kubernetes.default.svc"
 _STATUS_APART = {"gpureservations"}
 """Collections whose status is a subresource."""
 
@@ -58,6 +59,12 @@ class FakeApiServer:
         self.tokens = {TOKEN}
         self.reviewed: dict[str, Object] = {}
         """User and audiences by token, of a TokenReview's status."""
+        self.may: set[tuple[str, str, str, str]] = set()
+        """Subject (user or group), verb, resource, and namespace or empty for all."""
+        self.forwarded: dict[tuple[str, int], int] = {}
+        """Ports of this machine, by pod and its port."""
+        self.forbidden: set[str] = set()
+        """Parts of `verb path?query` that nobody may do."""
         self.version = "v1.35.4"
         self.date: str | None = None
         """Of discovery, where it is not this machine's time."""
@@ -185,8 +192,13 @@ class FakeApiServer:
         if request.path in {"/version", "/apis"}:
             return await self._begun(request, "get") or self._discovered(request.path)
         place = place_of(request.path)
-        if (refused := await self._begun(request, _verb(request, place))) is not None:
+        verb = _verb(request, place)
+        if (refused := await self._begun(request, verb)) is not None:
             return refused
+        if any(x in f"{verb} {request.rel_url}" for x in self.forbidden):
+            raise RefusedError(403, "Forbidden", "made by the test")
+        if place.subresource == "portforward":
+            return await self._forward(request, place)
         if request.method == "GET" and request.query.get("watch") == "true":
             return await self._watch(request, place)
         body = await request.json() if request.can_read_body else None
@@ -244,6 +256,8 @@ class FakeApiServer:
     def _created(self, place: Place, body: Any) -> Object:
         if place.collection == "tokenreviews":
             return self._reviewed(body)
+        if place.collection == "subjectaccessreviews":
+            return self._allowed(body)
         if place.collection == "selfsubjectaccessreviews":
             asked = body["spec"]["resourceAttributes"]
             allowed = f"{asked['verb']} {asked['resource']}" not in self.denied
@@ -258,14 +272,60 @@ class FakeApiServer:
         return self.objects.create(place.collection, _key(body), body)
 
     def _reviewed(self, body: Any) -> Object:
-        """Nothing is stored; audiences in the answer are those that were asked for, too."""
+        """Nothing is stored; audiences in the answer are those that were asked for, too.
+
+        Where none are asked for, they are the API server's own.
+        """
         known = self.reviewed.get(body["spec"]["token"])
-        asked = body["spec"].get("audiences", [])
+        asked = body["spec"].get("audiences") or [AUDIENCE]
         audiences = [x for x in asked if known is not None and x in known["audiences"]]
         status: Object = {"user": {}, "error": "invalid bearer token"}
         if known is not None and audiences:
             status = {"authenticated": True, "user": known["user"], "audiences": audiences}
         return {**body, "status": status}
+
+    async def _forward(self, request: web.Request, place: Place) -> web.StreamResponse:
+        """As kubelet's legacy WebSocket: a data and an error channel for each port, port first."""
+        if request.headers.get("Accept", "*/*") != "*/*":
+            raise RefusedError(406, "NotAcceptable", "only the following media types are accepted")
+        self.objects.get(place.collection, f"{place.namespace}/{place.name}")
+        port = int(request.query["ports"])
+        near = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await near.prepare(request)
+        for channel in (0, 1):
+            await near.send_bytes(bytes([channel]) + port.to_bytes(2, "little"))
+        there = self.forwarded.get((str(place.name), port))
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", there or 1)
+        except OSError:
+            await near.send_bytes(b"\x01" + f"error forwarding port {port}: refused".encode())
+            await near.close()
+            return near
+
+        async def back() -> None:
+            while chunk := await reader.read(1 << 16):
+                await near.send_bytes(b"\0" + chunk)
+            await near.close()
+
+        task = asyncio.create_task(back())
+        try:
+            async for message in near:
+                if message.data[:1] == b"\0":
+                    writer.write(message.data[1:])
+        finally:
+            task.cancel()
+            writer.close()
+        return near
+
+    def _allowed(self, body: Any) -> Object:
+        """As RBAC: nothing is denied, what nobody allows is not allowed."""
+        spec, asked = body["spec"], body["spec"]["resourceAttributes"]
+        allowed = any(
+            (subject, asked["verb"], asked["resource"], namespace) in self.may
+            for subject in (spec["user"], *spec.get("groups", ()))
+            for namespace in ("", asked.get("namespace", ""))
+        )
+        return {**body, "status": {"allowed": allowed}}
 
     def _evicted(self, place: Place, body: Any) -> Object:
         """The pod is deleted at once, unless a budget is against it."""

@@ -16,8 +16,9 @@ from controller.fleet.view import FleetSnapshot
 from controller.ledger.record import PodGone, PodRef, PodSeen
 from controller.ledger.reservation_id import ReservationSubject
 from controller.ledger.restore import LivePod
+from controller.people.reviews import TokenReviews
 from controller.web.api import ApiLimits, Endpoint
-from controller.web.authentication import Authentication, TokenReviews
+from controller.web.authentication import Authentication
 from controller.web.documents import FinalizeRequest, Inventory
 from controller.web.finalize import Finalizer
 from controller.web.listener import HttpServer

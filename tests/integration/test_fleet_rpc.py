@@ -533,7 +533,7 @@ class Somebody:
 
     caller: Caller | Refusal
 
-    def __call__(self, _context: object, _now: datetime) -> Caller | Refusal:
+    async def __call__(self, _context: object, _method: str, _now: datetime) -> Caller | Refusal:
         return self.caller
 
 
@@ -550,6 +550,7 @@ async def _served_as(
         labels=lambda: no_labels,
         fit=_fit_of(world.fits),
         installation=lambda: INSTALLATION,
+        past=world.past,
     )
     server = local_server(
         path=tmp_path / "other.sock",
@@ -560,6 +561,28 @@ async def _served_as(
     )
     await server.start()
     return server, calls
+
+
+async def test_a_tenant_is_not_told_how_a_node_s_class_changed(
+    tmp_path: Path, world: World
+) -> None:
+    world.past.changes = [
+        ClassChange(
+            "2026-11-28T12:03:00Z", PastClass("old", "L0", None), PastClass("new", "L0", None)
+        )
+    ]
+    world.fits += [pb.Fit(node="n", code="HASH_MISMATCH")]
+    told = []
+    for kind in (CallerKind.INSPECTOR, CallerKind.TENANT):
+        caller = Caller(kind, "user jane", None)
+        server, _ = await _served_as(tmp_path, caller, world.clock, world)
+        async with aio.insecure_channel(server.address) as channel:
+            stub: Any = pb_grpc.FleetServiceStub(channel)
+            request = pb.FitPodRequest(pod_json=b"{}")
+            (fit,) = (await stub.FitPod(request, timeout=DEADLINE)).fits
+            told.append(fit.HasField("class_change"))
+        await server.stop(0)
+    assert told == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     )
     service = OperatorServicer(operator_service, releases if request.param else None)
 
-    def authenticate(_context: object, _now: datetime) -> Caller:
+    async def authenticate(_context: object, _method: str, _now: datetime) -> Caller:
         return callers[0]
 
     server = local_server(
@@ -346,6 +346,6 @@ def test_outside_of_a_call_nobody_calls() -> None:
         present_caller()
 
 
-def test_the_socket_of_an_owner_needs_no_certificate() -> None:
-    caller = local_caller(owner_of_socket(0))(None, None)  # type: ignore[arg-type] # looks at neither
+async def test_the_socket_of_an_owner_needs_no_certificate() -> None:
+    caller = await local_caller(owner_of_socket(0))(None, "", None)  # type: ignore[arg-type] # looks at neither
     assert caller == Caller(CallerKind.LOCAL, "local uid 0", None)

@@ -25,7 +25,7 @@ WATCH = "/grpc.health.v1.Health/Watch"
 DEADLINE = 5.0
 
 
-def _stranger(_context: object, _now: datetime, /) -> Refusal:
+async def _stranger(_context: object, _method: str, _now: datetime, /) -> Refusal:
     return Refusal(ReasonCode.PEER_ROLE_UNKNOWN, "nobody we know")
 
 

@@ -78,7 +78,7 @@ async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
 async def test_a_caller_that_hangs_up_while_it_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def stranger(_context: object, _now: datetime) -> Refusal:
+    async def stranger(_context: object, _method: str, _now: datetime) -> Refusal:
         return REFUSAL
 
     with capture_logs() as logs:

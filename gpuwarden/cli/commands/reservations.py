@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable
 from typing import Annotated, Final
 
+from cyclopts import Parameter
+
 from gpuwarden.cli.client import ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.filters import STATE, ReservationState
@@ -69,6 +71,7 @@ def reservations(
     node: str = "",
     namespace: Namespace = "",
     state: Annotated[list[ReservationState] | None, STATE] = None,
+    pods: Annotated[bool, Parameter(negative="")] = False,
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> None:
@@ -82,6 +85,8 @@ def reservations(
         Only reservations of this namespace's pods.
     state
         Only reservations in this state; may be repeated.
+    pods
+        Give pods as NAMESPACE/NAME, in the place of reservation IDs, where only names are printed.
     output
         How to print; `name` gives reservation ids only.
     connection
@@ -94,10 +99,14 @@ def reservations(
     text = printed(
         {"reservations": [plain(x) for x in found]},
         output,
-        names=(x.id for x in found),
+        names=dict.fromkeys(_pods_of(found)) if pods else (x.id for x in found),
         text=lambda: on_screen(RESERVATIONS, found, output) or "No reservations.\n",
     )
     sys.stdout.write(text)
+
+
+def _pods_of(found: Iterable[pb.Reservation]) -> Iterable[str]:
+    return (f"{x.namespace}/{x.pod}" for x in found if x.pod)
 
 
 def release(

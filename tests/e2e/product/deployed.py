@@ -51,6 +51,8 @@ class Changes:
     """As in kustomization.yaml."""
     extender: bool = False
     """With the component for schedulers in other pods."""
+    workstation: bool = False
+    """With the component for people with a kubeconfig."""
 
 
 class Deployed:
@@ -155,6 +157,11 @@ class Deployed:
         ]
         return found
 
+    def audit_log(self, replica: int) -> str:
+        """What the replica has written into its audit log."""
+        folder = self.lab.node.capsule.path(f"{_DATA}/{replica}") / "audit"
+        return "".join(x.read_text() for x in sorted(folder.glob("*.jsonl")))
+
     @property
     def _volumes(self) -> Path:
         return self._folder / "volumes.yaml"
@@ -200,7 +207,10 @@ def overlay(folder: Path, changes: Changes) -> Path:
     (mine / "policy.yaml").write_text(yaml.safe_dump(dict(changes.policy)))
     document = {
         "resources": ["../base"],
-        "components": ["../components/extender"] if changes.extender else [],
+        "components": [
+            *(["../components/extender"] if changes.extender else []),
+            *(["../components/workstation"] if changes.workstation else []),
+        ],
         "configMapGenerator": [_POLICY],
         "images": list(changes.images),
         "patches": [_agents(changes.agent), _controllers(changes.controller)],

@@ -123,6 +123,7 @@ _FILES = (
 
 AGENT = CallerKind.AGENT
 INSPECTOR = CallerKind.INSPECTOR
+TENANT = CallerKind.TENANT
 _READERS = {INSPECTOR, CallerKind.OPERATOR, CallerKind.LOCAL}
 _OPERATORS = {CallerKind.OPERATOR, CallerKind.LOCAL}
 
@@ -137,13 +138,13 @@ _EXPECTED = {
     "gpuwarden.wire.v1.FleetService/ListClasses": _READERS,
     "gpuwarden.wire.v1.FleetService/GetClass": _READERS,
     "gpuwarden.wire.v1.FleetService/ExplainNode": _READERS,
-    "gpuwarden.wire.v1.FleetService/FitPod": _READERS,
+    "gpuwarden.wire.v1.FleetService/FitPod": {TENANT, *_READERS},
     "gpuwarden.wire.v1.OperatorService/AcceptNode": _OPERATORS,
     "gpuwarden.wire.v1.OperatorService/QuarantineNode": _OPERATORS,
     "gpuwarden.wire.v1.OperatorService/ReleaseNode": _OPERATORS,
     "gpuwarden.wire.v1.OperatorService/ReleaseGpu": _OPERATORS,
-    "gpuwarden.wire.v1.PlacementService/ListReservations": _READERS,
-    "gpuwarden.wire.v1.PlacementService/ExplainPod": _READERS,
+    "gpuwarden.wire.v1.PlacementService/ListReservations": {TENANT, *_READERS},
+    "gpuwarden.wire.v1.PlacementService/ExplainPod": {TENANT, *_READERS},
     "gpuwarden.wire.v1.PlacementService/CheckProtection": _READERS,
     "gpuwarden.wire.v1.SupportService/Collect": _READERS,
     "grpc.health.v1.Health/Check": {AGENT, *_READERS},

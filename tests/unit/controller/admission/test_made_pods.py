@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.admission.made_pods import MOST_PODS, made_pods
+from controller.admission.made_pods import MOST_PODS, made_pods, namespace_of
 from controller.admission.pod import AdmittedPod
 from controller.placement.gpu_map import pod_ordinal
 from controller.placement.pod import PodDecodeError
@@ -152,3 +152,12 @@ def test_a_workload_without_a_name_has_one_by_its_kind() -> None:
 def test_what_holds_no_pod_is_refused(data: bytes) -> None:
     with pytest.raises(PodDecodeError):
         made_pods(data, "team-a")
+
+
+def test_where_the_pods_of_an_object_will_be() -> None:
+    """The object's own namespace counts, whatever a template in it says."""
+    template = {"metadata": {"namespace": "elsewhere"}, "spec": {"containers": [{"name": "m"}]}}
+    workload = {"kind": "Other", "metadata": {}, "spec": {"template": template}}
+    assert namespace_of(json.dumps(workload).encode(), "asked") == "asked"
+    workload["metadata"] = {"namespace": "own"}
+    assert namespace_of(json.dumps(workload).encode(), "asked") == "own"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from controller.access import BoundPod, TokenReviewUnavailableError
-from controller.kube.token_review import reviewed_identity
+from controller.access import BoundPod, Person, TokenReviewUnavailableError
+from controller.kube.token_review import reviewed_identity, reviewed_person
 
 NAME = "authentication.kubernetes.io/pod-name"
 UID = "authentication.kubernetes.io/pod-uid"
@@ -68,3 +68,32 @@ def test_a_token_of_no_pod(user: dict[str, Any]) -> None:
 def test_what_cannot_be_read_is_undecided(body: bytes) -> None:
     with pytest.raises(TokenReviewUnavailableError):
         reviewed_identity(body, "gpuwarden")
+
+
+# --- people
+
+
+def test_a_person_is_named_as_the_api_server_names_them() -> None:
+    user = {"username": "jane@example.org", "uid": "u-1", "groups": ["a"], "extra": {"k": ["v"]}}
+    for audiences in (["https://kubernetes.default.svc"], [], None):
+        found = reviewed_person(answer(user=user, audiences=audiences))
+        assert found == Person("jane@example.org", ("a",), "u-1", (("k", ("v",)),))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"authenticated": False},
+        {"user": {}},
+        {"user": {"username": "system:anonymous"}},
+        {"user": {"username": "jane", "groups": ["system:unauthenticated"]}},
+        {"user": {"username": "a\nb"}},
+    ],
+)
+def test_an_answer_that_names_nobody(status: dict[str, Any]) -> None:
+    assert reviewed_person(answer(**status)) is None
+
+
+def test_an_answer_about_a_person_that_cannot_be_read() -> None:
+    with pytest.raises(TokenReviewUnavailableError, match="cannot be read"):
+        reviewed_person(b"{}")

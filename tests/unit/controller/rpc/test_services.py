@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from controller.access import LOCAL, calling
 from controller.admission.eviction import EvictedPod, Evictions
 from controller.explain.pod import AllocationTrace
 from controller.ledger.store import Entry, LedgerSnapshot
@@ -39,7 +40,8 @@ async def listed(
     source = None if ledger is None else (lambda: ledger)
     service = PlacementServicer(source, clock)
     context: Any = Context()
-    return await service.ListReservations(pb.ListReservationsRequest(**fields), context)
+    with calling(LOCAL):
+        return await service.ListReservations(pb.ListReservationsRequest(**fields), context)
 
 
 async def test_reservations_are_listed() -> None:
@@ -86,7 +88,9 @@ async def explained(
     )
     service = PlacementServicer(None, FakeClock(), about=source)
     context: Any = Context()
-    answer = await service.ExplainPod(pb.ExplainPodRequest(namespace=namespace, name=name), context)
+    request = pb.ExplainPodRequest(namespace=namespace, name=name)
+    with calling(LOCAL):
+        answer = await service.ExplainPod(request, context)
     assert asked == [(namespace, name)]
     return answer
 
@@ -173,7 +177,8 @@ async def test_few_answers_are_made_at_a_time() -> None:
     service = PlacementServicer(None, FakeClock(), about=about)
     context: Any = Context()
     request = pb.ExplainPodRequest(namespace="a", name="b")
-    calls = [asyncio.create_task(service.ExplainPod(request, context)) for _ in range(9)]
+    with calling(LOCAL):
+        calls = [asyncio.create_task(service.ExplainPod(request, context)) for _ in range(9)]
     for _ in range(20):
         await asyncio.sleep(0)
     assert running == AT_ONCE

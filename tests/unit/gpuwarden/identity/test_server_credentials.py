@@ -8,9 +8,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import grpc
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gpuwarden.identity.server_credentials import _Fetcher, _utc_now
+from gpuwarden.identity.server_credentials import (
+    ServerPem,
+    _Fetcher,
+    _PemFetcher,
+    _utc_now,
+    pem_credentials,
+)
 from gpuwarden.identity.svid import Svid, SvidSource
 from sandbox.spiffe.ca import InsecureCa
 from tests.builders.svids import FakeSvidSource, new_svid
@@ -136,3 +144,47 @@ def test_nothing_that_fails_leaves_the_fetcher() -> None:
     assert fetcher() is not fetcher.closed
     fetcher._source = BrokenSource()
     assert fetcher() is fetcher.closed
+
+
+# --- from PEM that others keep
+
+
+def _pem(svid: Svid = GOOD, roots: bytes | None = None) -> ServerPem:
+    chain = b"".join(one.public_bytes(Encoding.PEM) for one in svid.chain)
+    key = svid.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return ServerPem(chain, key, roots)
+
+
+def test_pem_is_offered_once_and_again_when_it_has_changed() -> None:
+    found: list[ServerPem | None] = [_pem()]
+    errors: list[str] = []
+    offers: list[None] = []
+    fetcher = _PemFetcher(lambda: found[0], errors.append, lambda: offers.append(None), no_pause)
+    first = fetcher()
+    assert first not in {fetcher.closed, None}
+    found[0] = _pem()
+    assert fetcher() is None
+    found[0] = _pem(roots=_pem().chain)
+    second = fetcher()
+    assert second not in {first, fetcher.closed, None}
+    assert (len(offers), errors) == (3, [])
+
+
+def test_without_pem_no_handshake_is_served_and_that_is_reported() -> None:
+    found: list[ServerPem | None] = [_pem()]
+    errors: list[str] = []
+    fetcher = _PemFetcher(lambda: found[0], errors.append, lambda: None, no_pause)
+    fetcher()
+    found[0] = None
+    assert fetcher() is fetcher.closed
+    assert errors == ["there is nothing to verify clients with"]
+
+
+def test_a_key_is_in_no_text() -> None:
+    assert "PRIVATE KEY" not in repr(_pem())
+
+
+@pytest.mark.parametrize("demands", [False, True])
+def test_credentials_of_pem_can_be_made_before_there_is_any(demands: bool) -> None:
+    credentials = pem_credentials(lambda: None, print, demands_certificates=demands)
+    assert isinstance(credentials, grpc.ServerCredentials)

@@ -197,6 +197,11 @@ def test_every_finding_comes_at_once() -> None:
         ("extender: {tls: {cert: c, key: k}}\n", "extender.tls: got no extender.tls.clientCa; expected all of them, or none"),
         ("api: {tls: {cert: c}}\n", "api.tls: got no api.tls.key; expected cert and key, or none of them"),
         ("api: {tls: {cert: c, key: k}}\nlisten: {api: ':9090'}\n", "got :9090; expected another port than listen.ops"),
+        ("access: {tls: {cert: c}}\n", "access.tls: got no access.tls.key; expected cert and key, with or without ca, or none of them"),
+        ("access: {tls: {ca: c}}\n", "access.tls: got no access.tls.cert, access.tls.key; expected cert and key, with or without ca"),
+        ("access: {tls: {cert: c, key: k}}\nkubernetes: {api: 'off'}\n", "access.tls: got c; expected nothing with kubernetes.api: off"),
+        ("access: {tls: {cert: c, key: k}}\nlisten: {accessTokens: ':9090'}\n", "got :9090; expected another port than listen.ops"),
+        ("access: {tls: {cert: c, key: k}}\nlisten: {accessCertificates: '127.0.0.1:9444'}\n", "got 127.0.0.1:9444; expected another port than listen.accessTokens"),
         ("api: {readers: [jane]}\n", "expected 0 to 64 service accounts separated by commas, each namespace/name"),
         ("api: {readers: ['a/b/c']}\n", "each namespace/name"),
         ("admission: {hostPaths: [data]}\n", "each absolute and plain, and not /"),
@@ -232,6 +237,12 @@ def test_host_paths_are_none_or_some() -> None:
     assert controller("").settings.admission.host_paths == ()
     text = "admission: {hostPaths: [/data, /mnt/scratch, /data]}\n"
     assert controller(text).settings.admission.host_paths == ("/data", "/mnt/scratch")
+
+
+def test_without_certificates_the_ports_of_people_are_free() -> None:
+    listen = controller("listen: {accessTokens: ':9090'}\n").settings.listen
+    assert str(listen.access_tokens) == ":9090"
+    assert listen.access_certificates.is_loopback
 
 
 def test_readers_of_the_api_are_none_or_some_and_without_certificates_its_port_is_free() -> None:

@@ -58,6 +58,10 @@ GIVEN = {
 WITHHELD = {
     "workloadApi",
     "policy.file",
+    "access.tls.ca",
+    "access.tls.cert",
+    "access.tls.key",
+    "certificates.selfManaged.folder",
     "extender.tls.cert",
     "extender.tls.key",
     "extender.tls.clientCa",

@@ -4,9 +4,11 @@ import json
 import shlex
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cyclopts import MissingArgumentError
 
 from gpuwarden import __version__
 from gpuwarden.cli.app import COMMANDS, build
@@ -48,6 +50,8 @@ def test_bash_takes_its_completion(cli: Cli) -> None:
         ("gpuwarden nodes --class gpu-a", "classes", ["gpu-a1"]),
         ("gpuwarden class diff gpu-a1 gpu-b", "classes", ["gpu-b1"]),
         ("gpuwarden reservation release gpu-a", "gpus", ["gpu-a1"]),
+        ("gpuwarden explain pod gpu-b", "reservations --pods", ["gpu-b1"]),
+        ("gpuwarden reservation release --pod gpu-b", "reservations --pods", ["gpu-b1"]),
         ("gpuwarden node show $", "nodes", [r"\$\(touch\ %s\)"]),
         ("gpuwarden node show gpu-a1 gpu-", "", []),
         ("gpuwarden node sh", "", ["show"]),
@@ -60,7 +64,11 @@ def test_bash_completes_names_that_the_controller_knows(
     script, touched, log = cli("completion", "bash").out, tmp_path / "touched", tmp_path / "log"
     words = line.split(" ")
     names = f"gpu-a1\ngpu-b1\n$(touch {touched})"
-    fake = f"gpuwarden() {{ echo \"$1\" > {log}; printf '%s\\n' {shlex.quote(names)}; }}"
+    fake = f"""gpuwarden() {{
+  echo "$*" | sed 's/ -o name --timeout 2$//' > {log}
+  echo trouble >&2
+  printf '%s\\n' {shlex.quote(names)}
+}}"""
     code = f"""
 {script}
 {fake}
@@ -70,6 +78,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     ran = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)  # noqa: S607 - the shell of the person
     wanted = [x.replace("%s", str(touched)) for x in completed]
+    assert ran.stderr == ""
     assert ran.stdout.split("\n")[:-1] == (wanted or [""])
     assert (log.read_text().strip() if log.exists() else "") == asked
     assert not touched.exists()
@@ -78,16 +87,17 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_ask_the_same_lists(cli: Cli, shell: str) -> None:
     script = cli("completion", shell).out
-    assert "-o name --timeout 2" in script
+    assert "-o name --timeout 2 </dev/null 2>/dev/null" in script
     for words in (*ARGUMENTS, "--node" if shell == "zsh" else "-l node"):
         assert words in script
 
 
 def test_every_command_that_names_something_is_completed() -> None:
-    for words in ARGUMENTS:
-        assert words in COMMANDS
+    for words, of in ARGUMENTS.items():
+        assert {words, of.partition(" ")[0]} <= COMMANDS.keys()
     for name, (of, commands) in OPTIONS.items():
-        assert of in COMMANDS
+        assert of.partition(" ")[0] in COMMANDS
         for words in commands:
             line = [*words.split(), f"--{name}", "x"]
-            build().parse_args(line, exit_on_error=False, print_error=False)
+            with suppress(MissingArgumentError):  # of what else the command needs
+                build().parse_args(line, exit_on_error=False, print_error=False)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from controller.access import TokenIdentity, TokenReviewUnavailableError
-from controller.web.authentication import ReviewLimits, TokenReviews
+from controller.people.reviews import ReviewLimits, TokenReviews
 from tests.fakes.clock import FakeClock
 from tests.fakes.token_reviewer import FakeTokenReviewer, token_of
 
@@ -57,8 +57,8 @@ async def test_time_is_counted_from_the_question_not_from_the_answer() -> None:
 async def test_no_token_is_kept_and_the_memory_is_bounded() -> None:
     world = World(kept=3)
     await world.all(*(f"token-{number}" for number in range(5)))
-    assert len(world.reviews._refused) == 3
-    assert "token-" not in repr(world.reviews._refused)
+    assert len(world.reviews._kept._refused) == 3
+    assert "token-" not in repr(world.reviews._kept._refused)
     await world.all("token-0")
     assert world.reviewer.asked.count("token-0") == 2
 
@@ -81,7 +81,7 @@ async def test_one_address_does_not_take_what_others_need() -> None:
     world.reviewer.binding_webhook.set()
     assert await asyncio.gather(*flood, other) == [None, None, POD]
     assert await world.all("bad-3") == [None]
-    assert not world.reviews._asking
+    assert not world.reviews._kept._asking
 
 
 async def test_the_same_token_is_asked_about_once_at_a_time() -> None:
