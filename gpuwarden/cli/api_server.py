@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import quote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import quote
 
 import aiohttp
 
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.kubeconfig import Credentials, Login
+from gpuwarden.cli.kubeconfig import Credentials, Login, proxy_of
 from gpuwarden.cli.terminal import shown
 
 MAX_BYTES: Final = 4 << 20
@@ -54,7 +53,7 @@ class ApiServer:
             if not credentials.token.isascii() or not credentials.token.isprintable():
                 raise CliError(ExitCode.USAGE, "kubeconfig: the token is not printable ASCII")
             self._headers["Authorization"] = f"Bearer {credentials.token}"
-        self._proxy = _proxy(login)
+        self._proxy = proxy_of(login)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -230,14 +229,3 @@ def _load(context: ssl.SSLContext, credentials: Credentials) -> None:
         file.touch(mode=0o600)
         file.write_bytes(credentials.certificate + b"\n" + credentials.key)
         context.load_cert_chain(file, password="")
-
-
-def _proxy(login: Login) -> str | None:
-    """Of the kubeconfig, else of the environment; raises CliError."""
-    host = urlsplit(login.server).hostname or ""
-    found = login.proxy
-    if not found and not proxy_bypass(host):
-        found = getproxies().get("https", "")
-    if found and urlsplit(found).scheme not in {"http", "https"}:
-        raise CliError(ExitCode.USAGE, "kubeconfig: proxy-url; expected http:// or https://")
-    return found or None

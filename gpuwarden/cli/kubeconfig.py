@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.terminal import shown
@@ -112,6 +113,17 @@ def read_login(files: tuple[Path, ...], context: str | None) -> Login:
         credentials=credentials,
         plugin=plugin,
     )
+
+
+def proxy_of(login: Login) -> str | None:
+    """Of the kubeconfig, else of the environment; raises CliError."""
+    host = urlsplit(login.server).hostname or ""
+    found = login.proxy
+    if not found and not proxy_bypass(host):
+        found = getproxies().get("https", "")
+    if found and urlsplit(found).scheme not in {"http", "https"}:
+        raise CliError(ExitCode.USAGE, "kubeconfig: proxy-url; expected http:// or https://")
+    return found or None
 
 
 def _identity(

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gpuwarden.doctor.kubeconfig import Access, AccessError
+from gpuwarden.doctor.access import Access, AccessError
 
 MAX_BYTES: Final = 64 << 20
 _CHUNK: Final = 1 << 16
 _REFUSALS: Final = range(400, 500)
 _AGENT: Final = "gpuwarden-doctor"
+_HTTPS: Final = 443
+_PROXY: Final = 3128
+"""Of a proxy whose URL has none."""
 
 
 class ApiError(Exception):
@@ -50,13 +53,19 @@ class Api:
         self._headers = {"Accept": "application/json", "User-Agent": _AGENT}
         if access.authorization is not None:
             self._headers["Authorization"] = access.authorization
+        host, port = url.hostname or "", url.port or _HTTPS
+        self._host = f"{host}:{port}"
+        to_server = access.proxy is None
+        proxy = urlsplit(access.proxy or "")
         self._connection = _Connection(
-            url.hostname or "",
-            url.port or 443,
+            host if to_server else proxy.hostname or "",
+            port if to_server else proxy.port or _PROXY,
             timeout=timeout_s,
             context=_context(access),
         )
-        self._connection.server_name = access.server_name
+        if not to_server:
+            self._connection.set_tunnel(host, port)
+        self._connection.server_name = access.server_name or host
 
     def get(self, path: str) -> Answer:
         """Read; raises ApiError."""
@@ -93,21 +102,19 @@ class Api:
 
     def _error(self, text: str) -> ApiError:
         self._connection.close()
-        host = self._connection.host
-        return ApiError(f"the API server at {host}:{self._connection.port}: {text}")
+        return ApiError(f"the API server at {self._host}: {text}")
 
 
 class _Connection(http.client.HTTPSConnection):
     """To a server whose certificate may be for another name than the host."""
 
-    server_name: str | None = None
+    server_name = ""
 
     def connect(self) -> None:
         """Connect, and verify the server."""
         http.client.HTTPConnection.connect(self)
         context: ssl.SSLContext = self._context  # type: ignore[attr-defined] # of the base class
-        name = self.server_name or self.host
-        self.sock = context.wrap_socket(self.sock, server_hostname=name)
+        self.sock = context.wrap_socket(self.sock, server_hostname=self.server_name)
 
 
 def _whole(response: http.client.HTTPResponse, until: float) -> bytes:

@@ -51,11 +51,11 @@ many checks were not made is part of the answer.
 ## Who is asked
 
 **The Kubernetes API**, by `--kubeconfig` and `--context`, else `KUBECONFIG`, `~/.kube/config`, or
-the service account of the pod. Credential plugins (`exec`) are run as kubectl does.
-`insecure-skip-tls-verify` and `proxy-url` are refused. Every call ends after `--timeout`; after
-one without an answer nothing more is asked.
+the service account of the pod: as [every command](workstation.md) does. Every call ends after
+`--timeout`; after one without an answer nothing more is asked.
 
-**A controller**, by `--server` and the other options of [every command](reference/cli.md). One
+**A controller**, by the same kubeconfig, or by `--server` and the other options of
+[every command](reference/cli.md); here `--server` may be given beside `--kubeconfig`. One
 replica answers. Checks of certificates, SVIDs, the log and the extender are about that replica:
 repeat them with another `--server` where replicas may differ. The time by which leases and
 certificates are judged is the API server's, not your machine's.

@@ -3,17 +3,18 @@
 import asyncio
 import json
 import re
-import stat
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import format_datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpuwarden.cli.app import run
+from gpuwarden.cli.commands.doctor import _access
+from gpuwarden.cli.options import Connection
+from gpuwarden.doctor.access import Access, AccessError, pod_access
 from gpuwarden.doctor.api import Api, ApiError
 from gpuwarden.doctor.catalog import INSTALLED
 from gpuwarden.doctor.facts import (
@@ -29,7 +30,6 @@ from gpuwarden.doctor.facts import (
     Right,
 )
 from gpuwarden.doctor.gather import ASKING, Cluster
-from gpuwarden.doctor.kubeconfig import Access, AccessError, find_access
 from gpuwarden.wire.v1 import support_pb2 as sup
 from tests.builders.doctor_facts import (
     METRICS,
@@ -80,7 +80,7 @@ class World:
         self.api.group_versions = set(facts.served.get())
 
     def access(self) -> Access:
-        return find_access(kubeconfig(self.folder, self.api), None, {})
+        return _access(Connection(kubeconfig=kubeconfig(self.folder, self.api)))
 
     async def gathered(self, *, pre: bool = False, **options: int) -> Facts:
         api = Api(self.access(), SECONDS)
@@ -343,22 +343,6 @@ async def test_the_dry_run_is_where_it_may_be(world: World) -> None:
 # --- ways into the API
 
 
-def written(folder: Path, user: Object, **cluster: Any) -> Path:
-    """A kubeconfig of one cluster and user."""
-    path = folder / "config"
-    path.write_text(
-        json.dumps(
-            {
-                "current-context": "here",
-                "contexts": [{"name": "here", "context": {"cluster": "k", "user": "u"}}],
-                "clusters": [{"name": "k", "cluster": cluster}],
-                "users": [{"name": "u", "user": user}],
-            }
-        )
-    )
-    return path
-
-
 async def version(access: Access) -> object:
     api = Api(access, SECONDS)
     answer = await asyncio.to_thread(api.get, "/version")
@@ -366,126 +350,82 @@ async def version(access: Access) -> object:
     return answer.document
 
 
-def plugin(folder: Path, text: str, code: int = 0) -> dict[str, Any]:
-    """A credential plugin that prints `text`."""
-    program = folder / "plugin"
-    program.write_text(
-        f"#!{sys.executable}\nimport os, sys\nassert 'KUBERNETES_EXEC_INFO' in os.environ\n"
-        f"assert (os.environ['PROFILE'], sys.argv[1:]) == ('p', ['token'])\n"
-        f"print({text!r})\nsys.exit({code})\n"
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    env = [{"name": "PROFILE", "value": "p"}]
-    return {"exec": {"command": "./plugin", "args": ["token"], "env": env}}
+def logged_in(world: World, user: Object) -> Access:
+    """The way of a kubeconfig with this user."""
+    path = kubeconfig(world.folder, world.api)
+    document = json.loads(path.read_text())
+    document["users"][0]["user"] = user
+    path.write_text(json.dumps(document))
+    return _access(Connection(kubeconfig=path))
 
 
 async def test_the_ways_to_prove_who_asks(world: World) -> None:
-    here = {"server": world.api.url, "certificate-authority": str(world.api.ca.file)}
-    folder = world.folder
-    (folder / "token").write_text(f"{TOKEN}\n")
     certificate, key = world.api.client_ca.issue("jane")
+    printed = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "status": {"token": TOKEN},
+    }
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": ["-c", f"print({json.dumps(printed)!r})"],
+        "interactiveMode": "Never",
+    }
     for user in (
         {"token": TOKEN},
-        {"tokenFile": "token"},
         {"client-certificate": str(certificate), "client-key": str(key)},
-        plugin(folder, json.dumps({"status": {"token": TOKEN}})),
-        plugin(
-            folder,
-            json.dumps(
-                {
-                    "status": {
-                        "clientCertificateData": certificate.read_text(),
-                        "clientKeyData": key.read_text(),
-                    }
-                }
-            ),
-        ),
+        {"exec": plugin},
     ):
-        access = find_access(written(folder, user, **here), None, {"PATH": "/bin"})
+        access = logged_in(world, user)
         assert await version(access) == {"gitVersion": "v1.35.4"}, user
         assert TOKEN not in repr(access)
 
 
-async def test_a_pods_service_account_is_used_where_there_is_no_kubeconfig(world: World) -> None:
-    account = service_account(world.folder / "account", world.api)
-    environ = {
-        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-        "KUBERNETES_SERVICE_PORT": str(world.api.port),
-    }
-    access = find_access(None, None, environ, service_account=account)
-    assert await version(access) == {"gitVersion": "v1.35.4"}
-    home = world.folder / "home"
-    (home / ".kube").mkdir(parents=True)
-    written(home / ".kube", {}, server="https://elsewhere:1")
-    chosen = find_access(None, None, environ | {"HOME": str(home)}, service_account=account)
-    assert chosen.server == "https://elsewhere:1"
-
-
-async def test_files_of_kubeconfig_are_joined_and_a_context_is_chosen(world: World) -> None:
-    one, other = world.folder / "one", world.folder / "other"
-    here = {"server": world.api.url, "certificate-authority": str(world.api.ca.file)}
-    one.write_text(
-        json.dumps({"contexts": [{"name": "b", "context": {"cluster": "c", "user": "v"}}]})
-    )
-    other.write_text(
-        json.dumps(
-            {
-                "current-context": "none",
-                "clusters": [{"name": "c", "cluster": here}],
-                "users": [{"name": "v", "user": {"token": TOKEN}}],
-            }
-        )
-    )
-    environ = {"KUBECONFIG": f"{world.folder}/missing:{one}:{other}"}
-    assert await version(find_access(None, "b", environ)) == {"gitVersion": "v1.35.4"}
-    with pytest.raises(AccessError, match="no context 'none'"):
-        find_access(None, None, environ)
-    with pytest.raises(AccessError, match="KUBECONFIG: /x: no such file"):
-        find_access(None, None, {"KUBECONFIG": "/x"})
-
-
-HTTPS = "https://h:1"
-
-
-@pytest.mark.parametrize(
-    ("user", "cluster", "text"),
-    [
-        ({}, {"server": "http://h:1"}, "must be an https:// URL"),
-        ({}, {"server": HTTPS, "insecure-skip-tls-verify": True}, "name the CA instead"),
-        ({}, {"server": HTTPS, "proxy-url": "http://p"}, "proxy-url is not supported"),
-        ({}, {"server": HTTPS, "certificate-authority": "none.pem"}, "No such file"),
-        ({}, {"server": HTTPS, "certificate-authority-data": "%"}, "is not base64"),
-        ({"auth-provider": {"name": "gcp"}}, {"server": HTTPS}, "auth-provider is not supported"),
-        ({"exec": {"command": "no-such-program"}}, {"server": HTTPS}, "FileNotFoundError"),
-    ],
-)
-def test_a_kubeconfig_that_cannot_be_used(
-    tmp_path: Path, user: Object, cluster: Object, text: str
+async def test_a_pods_service_account_is_used_where_there_is_no_kubeconfig(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(AccessError, match=text):
-        find_access(written(tmp_path, user, **cluster), None, {"PATH": "/bin"})
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "found"),
-    [
-        ("no json", 0, "printed no ExecCredential"),
-        ("{}", 0, "printed no"),
-        ("{}", 1, "CalledProcessError"),
-    ],
-)
-def test_a_plugin_that_fails(tmp_path: Path, text: str, code: int, found: str) -> None:
-    path = written(tmp_path, plugin(tmp_path, text, code), server=HTTPS)
-    with pytest.raises(AccessError, match=found):
-        find_access(path, None, {"PATH": "/bin"})
-
-
-def test_without_any_way(tmp_path: Path) -> None:
+    account = service_account(world.folder / "account", world.api)
+    port = str(world.api.port)
+    environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
+    assert await version(pod_access(environ, account)) == {"gitVersion": "v1.35.4"}
+    monkeypatch.setattr("gpuwarden.doctor.access.SERVICE_ACCOUNT", account)
     with pytest.raises(AccessError, match=r"^no kubeconfig"):
-        find_access(None, None, {"HOME": str(tmp_path)})
-    (tmp_path / "config").write_text("a: [b")
-    with pytest.raises(AccessError, match="line 1: not a kubeconfig"):
-        find_access(tmp_path / "config", None, {})
+        _access(Connection())
+
+
+async def test_a_kubeconfig_that_cannot_be_used_is_the_fault_that_is_found(world: World) -> None:
+    path = kubeconfig(world.folder, world.api, **{"insecure-skip-tls-verify": True})
+    line = ("doctor", "--kubeconfig", str(path), "--server", world.fleet.target, "-o", "json")
+    world.capsys.readouterr()
+    code = await asyncio.to_thread(run, line)
+    ran = Ran(int(code), world.capsys.readouterr().out, "")
+    assert ran.code == 3
+    assert "insecure-skip-tls-verify" in ran.checks["kubernetes-api"]["seen"]
+    assert ran.checks["agents"]["seen"] == "the Kubernetes API does not answer"
+    assert ran.checks["controller-ready"]["outcome"] != "not checked", "it was asked all the same"
+
+
+async def test_a_proxy_is_asked_for_a_way_to_the_server(world: World) -> None:
+    heads: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", world.api.port)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+
+        async def carried(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while chunk := await source.read(1 << 16):
+                target.write(chunk)
+            target.close()
+
+        await asyncio.gather(carried(reader, far_writer), carried(far_reader, writer))
+
+    server = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        access = replace(world.access(), proxy=f"http://127.0.0.1:{port}")
+        assert await version(access) == {"gitVersion": "v1.35.4"}
+    assert heads[0].startswith(f"CONNECT 127.0.0.1:{world.api.port} ".encode())
 
 
 async def test_a_server_that_is_not_the_one_is_not_asked(world: World) -> None:

@@ -8,29 +8,35 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Annotated, Any, Final, TypeVar
 
-from cyclopts import Group as OptionGroup
 from cyclopts import Parameter
 
 from gpuwarden import __version__
 from gpuwarden.cli.client import Client, ask
+from gpuwarden.cli.exec_plugin import SECONDS, run_plugin
 from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.kubeconfig import (
+    Credentials,
+    has_kubeconfig,
+    kubeconfig_files,
+    proxy_of,
+    read_login,
+)
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.screen import has_colours
 from gpuwarden.cli.terminal import WIDTH, Tone, paragraph, shown
+from gpuwarden.doctor.access import Access, AccessError, pod_access
 from gpuwarden.doctor.api import Api
 from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
 from gpuwarden.doctor.check import Outcome, Report, Result, judge
 from gpuwarden.doctor.facts import (
     CONTROLLER_SILENT,
-    SYSTEM_NAMESPACE,
     Fact,
     Facts,
     Metrics,
     read_metrics,
 )
 from gpuwarden.doctor.gather import Cluster, local_log, unreachable
-from gpuwarden.doctor.kubeconfig import AccessError, find_access
 from gpuwarden.settings.values import Duration
 
 T = TypeVar("T")
@@ -47,17 +53,14 @@ _TONES: Final = {
 _INDENT: Final = 2
 _OUTCOME: Final = max(map(len, Outcome))
 _LABEL: Final = len("expected")
-_CLUSTER: Final = OptionGroup("Kubernetes", sort_key=9)
 
 
 def doctor(
     *,
     pre: Annotated[bool, Parameter(negative="")] = False,
     wait: str = "0s",
-    namespace: Namespace = SYSTEM_NAMESPACE,
-    kubeconfig: Annotated[Path | None, Parameter(group=_CLUSTER)] = None,
-    context: Annotated[str | None, Parameter(group=_CLUSTER)] = None,
-    dry_run_namespace: Annotated[str, Parameter(group=_CLUSTER)] = "",
+    namespace: Namespace = "",
+    dry_run_namespace: str = "",
     audit_log: Path = LOG_FOLDER,
     output: Output = Format.TABLE,
     connection: Connection = HERE,
@@ -71,11 +74,7 @@ def doctor(
     wait
         How long to repeat the checks until none fails, such as `5m`.
     namespace
-        Namespace of gpuwarden.
-    kubeconfig
-        Kubeconfig to use; by default KUBECONFIG, `~/.kube/config`, or a pod's service account.
-    context
-        Context of the kubeconfig; by default the current one.
+        Namespace of gpuwarden, as --controller-namespace.
     dry_run_namespace
         Namespace in which pods are created with `dryRun=All`; by default an enforced one.
     audit_log
@@ -83,18 +82,21 @@ def doctor(
     output
         How to print; `name` gives the checks that failed.
     connection
-        How to reach the controller.
+        How to reach the controller, and by --kubeconfig and --context the Kubernetes API; in a pod
+        without a kubeconfig its service account does. Here, --server may be given beside them.
 
     """
     until = monotonic() + _seconds(wait)
     groups = NOT_YET if pre else INSTALLED
+    where = namespace or connection.controller_namespace
+    controller = replace(connection, controller_namespace=where)
+    if connection.server:
+        controller = replace(controller, kubeconfig=None, context=None)
     while True:
-        begin = Facts(namespace=namespace, version_here=__version__)
-        facts = _of_cluster(
-            begin, kubeconfig, context, connection, place=dry_run_namespace, pre=pre
-        )
+        begin = Facts(namespace=where, version_here=__version__)
+        facts = _of_cluster(begin, connection, place=dry_run_namespace, pre=pre)
         if not pre:
-            facts = replace(_of_controller(facts, connection), log=local_log(audit_log))
+            facts = replace(_of_controller(facts, controller), log=local_log(audit_log))
         report = judge(groups, facts)
         if report.is_success or monotonic() + _PAUSE_S > until:
             break
@@ -120,24 +122,38 @@ def _seconds(text: str) -> float:
 # --- facts
 
 
-def _of_cluster(
-    before: Facts,
-    kubeconfig: Path | None,
-    context: str | None,
-    connection: Connection,
-    *,
-    place: str,
-    pre: bool,
-) -> Facts:
+def _of_cluster(before: Facts, connection: Connection, *, place: str, pre: bool) -> Facts:
     """What the Kubernetes API tells; without a way to it, why there is none."""
     try:
-        api = Api(find_access(kubeconfig, context, os.environ), connection.timeout)
-    except AccessError as error:
+        api = Api(_access(connection), connection.timeout)
+    except (AccessError, CliError) as error:
         return unreachable(before, str(error))
     try:
         return Cluster(api).facts(before, dry_run_namespace=place, pre=pre)
     finally:
         api.close()
+
+
+def _access(connection: Connection) -> Access:
+    """By kubeconfig as for every command, else as a pod; raises AccessError, CliError."""
+    is_named = connection.kubeconfig is not None or connection.context is not None
+    if not is_named and not has_kubeconfig(os.environ):
+        return pod_access(os.environ)
+    login = read_login(kubeconfig_files(connection.kubeconfig, os.environ), connection.context)
+    credentials = login.credentials or Credentials()
+    if login.plugin is not None:
+        seconds = SECONDS if sys.stdin.isatty() else connection.timeout
+        credentials = run_plugin(login.plugin, login, os.environ, seconds=seconds)
+    by_certificate = bool(credentials.certificate)
+    return Access(
+        login.server,
+        None if login.ca is None else login.ca.decode("ascii", "replace"),
+        None if by_certificate else f"Bearer {credentials.token}",
+        credentials.certificate or None,
+        credentials.key or None,
+        login.server_name or None,
+        proxy_of(login),
+    )
 
 
 def _of_controller(before: Facts, connection: Connection) -> Facts:
