@@ -458,7 +458,9 @@ class DirectExchange:
         if request.method == "GET":
             key = "/".join(x for x in (place.namespace, place.name) if x)
             return self._server.objects.text(place.collection, key).encode(), HTTPStatus.OK
-        asked: Any = SimpleNamespace(method=request.method, content_type=request.content_type)
+        asked: Any = SimpleNamespace(
+            method=request.method, content_type=request.content_type, query={}
+        )
         found, status = self._server._worked(asked, place, request.body)
         return json.dumps(found).encode(), status
 
