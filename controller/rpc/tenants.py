@@ -1,6 +1,6 @@
 """What a tenant is shown of a pod and of reservations: nothing about other namespaces.
 
-Each answer is written anew from the fields that are listed here, so that a field that is added
+Each answer is written from the fields that are listed here, so that a field that is added
 later is not shown by oversight. Must not decide whose pods a tenant may ask about.
 """
 
