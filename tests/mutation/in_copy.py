@@ -18,6 +18,15 @@ from tests.mutation.survivors import Listed, Verdict
 _EVERY_S: Final = 30.0
 
 
+class NotTriedError(Exception):
+    """The tests of a package cannot be run without a mutant."""
+
+    def __init__(self, problems: list[str], verdicts: list[Verdict]) -> None:
+        super().__init__("\n".join(problems))
+        self.verdicts = verdicts
+        """Of the other packages."""
+
+
 class _Progress:
     """A line for each survivor, and from time to time; counts again for what shows on import."""
 
@@ -48,16 +57,29 @@ def tried(
     jobs: int,
     entries: Sequence[Listed] = (),
 ) -> list[Verdict]:
-    """Try the mutants of all subjects, or of the packages and sources in `only`."""
+    """Try the mutants of all subjects, or of the packages and sources in `only`.
+
+    A package whose tests cannot be run is told at the end: the others are tried first.
+
+    Raises:
+        NotTriedError: with the verdicts of the packages that were tried.
+    """
     expected = frozenset(entry.key for entry in entries)
+    not_tried: list[str] = []
     verdicts: list[Verdict] = []
     for subject in subjects:
         sources = subject.sources(root, only)
         if sources:
             say(f"{subject.package}: {len(sources)} sources")
-            verdicts += package_run.verdicts(
-                root, subject, sources, jobs, _Progress().ended, expected=expected
-            )
+            try:
+                verdicts += package_run.verdicts(
+                    root, subject, sources, jobs, _Progress().ended, expected=expected
+                )
+            except package_run.RunError as error:
+                say(str(error))
+                not_tried.append(str(error))
+    if not_tried:
+        raise NotTriedError(not_tried, verdicts)
     return verdicts
 
 
@@ -104,7 +126,8 @@ def main() -> int:
     entries = survivors.listed(survivors.LIST.read_text())
     try:
         verdicts = tried(root, SUBJECTS, arguments.only, arguments.jobs, entries)
-    except package_run.RunError as error:
+    except NotTriedError as error:
+        judged(root, SUBJECTS, error.verdicts, entries)
         say(str(error))
         return 1
     if not verdicts:
