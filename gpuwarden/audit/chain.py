@@ -63,7 +63,7 @@ class Verified:
     torn_bytes: int = 0
     """Length of an incomplete last line, as a crash leaves it; it is not counted as a record."""
     tree: TreeFacts = field(default_factory=TreeFacts, compare=False)
-    order: OrderFacts = field(default_factory=OrderFacts, compare=False)
+    order: OrderFacts = field(default_factory=OrderFacts)
 
 
 @dataclass(frozen=True, slots=True)

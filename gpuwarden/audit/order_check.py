@@ -62,8 +62,7 @@ class OrderCheck:
     def __init__(self) -> None:
         self.facts = OrderFacts()
         self._closed = False
-        self._latest = ""
-        self._latest_seq = 0
+        self._latest: LogRecord | None = None
 
     def take(self, record: LogRecord) -> None:
         """Take the next record."""
@@ -81,15 +80,15 @@ class OrderCheck:
 
     def _backwards(self, record: LogRecord) -> Remarks:
         found = self.facts.backwards
-        if record.ts < self._latest:
-            seconds = _seconds_between(record.ts, self._latest)
+        if self._latest is not None and record.ts < self._latest.ts:
+            seconds = _seconds_between(record.ts, self._latest.ts)
             if seconds is None or seconds <= BACKWARDS_S:
                 return found
-            earlier = f"{record.ts} is {seconds:.0f} s before record {self._latest_seq}"
+            earlier = f"{record.ts} is {seconds:.0f} s before record {self._latest.seq}"
             found = found.and_(record.seq, earlier)
         elif record.kind in _WAITED_FOR:
             return found
-        self._latest, self._latest_seq = record.ts, record.seq
+        self._latest = record
         return found
 
 
