@@ -148,7 +148,7 @@ class EvidenceStore:
     def _write_ages(self) -> None:
         fresh = self._folder / f"{AGES}.new"
         with open_new(fresh) as file:
-            file.write(json.dumps(self._ages, sort_keys=True).encode())
+            file.write(json.dumps(self._ages).encode())
         fresh.replace(self._folder / AGES)
 
     def _free(self, goal: int, *, spare: Path) -> None:
@@ -159,8 +159,7 @@ class EvidenceStore:
                     return
                 self._bytes -= _size(path)
                 path.unlink()
-            if folder != spare.parent:
-                _remove_if_empty(folder)
+            _remove_if_empty(folder)
 
     def _days(self) -> list[Path]:
         """The folders of days, the oldest first; what else lies there is left alone."""

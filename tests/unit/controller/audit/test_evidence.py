@@ -134,16 +134,16 @@ def test_a_wall_clock_that_stands_still_renews_its_day(folder: Path) -> None:
     kept.store.put(ONE)
     while not kept.kept:
         threading.Event().wait(0.005)
-    kept.age = 5
+    kept.age = 1
     kept.take(later(0, 2))
-    again = Kept(folder, days=2, age=6).take(later(9, 3))
+    again = Kept(folder, days=2, age=4).take(later(9, 3))
     assert name(ONE) in again.names()
 
 
-@pytest.mark.parametrize("ages", [b"", b"[]", b"junk", b'{"20260101":"9"}', b"[" * 5000])
+@pytest.mark.parametrize("ages", [b"", b"[]", b"junk", b'{"%s":"9"}', b"[" * 5000])
 def test_a_day_of_which_nothing_is_known_counts_from_now(folder: Path, ages: bytes) -> None:
     Kept(folder, days=2, age=0).take(ONE)
-    (folder / "evidence" / "ages").write_bytes(ages)
+    (folder / "evidence" / "ages").write_bytes(ages.replace(b"%s", day(ONE).encode()))
     assert name(ONE) in Kept(folder, days=2, age=100).take(later(1, 2)).names()
     assert name(ONE) not in Kept(folder, days=2, age=104).take(later(2, 3)).names()
 
@@ -168,6 +168,8 @@ def test_nothing_is_too_old_while_the_log_is_not_open(folder: Path) -> None:
     kept = Kept(folder, days=2, age=None).take(later(3650, 2))
     assert name(ONE) in kept.names()
     assert (kept.kept, kept.lost) == (1, 0)
+    ages = json.loads((folder / "evidence" / "ages").read_bytes())
+    assert ages == {day(ONE): 0}
 
 
 def test_a_pipe_or_folder_among_the_evidence_holds_nobody_up(folder: Path) -> None:
@@ -209,6 +211,9 @@ def test_as_much_is_kept_as_is_allowed(folder: Path) -> None:
     assert (kept.names(), kept.lost) == ([name(ONE)], 0)
     both = Kept(folder, limit=SIZE + size(two)).take(two)
     assert both.names() == sorted([name(ONE), name(two)])
+    less = Kept(folder, limit=SIZE + size(two) + size(later(1, 3)) - 1).take(later(1, 3))
+    assert len(less.names()) == 2
+    assert name(later(1, 3)) in less.names()
 
 
 def test_a_sixteenth_is_made_free_at_once(folder: Path) -> None:
@@ -230,6 +235,8 @@ def test_what_else_lies_there_is_left_alone(folder: Path) -> None:
     (folder / "evidence" / "README").touch()
     (folder / "evidence" / "lost+found").mkdir()
     (folder / "evidence" / "lost+found" / "piece").write_bytes(b"x" * SIZE)
+    (folder / "evidence" / "20200101").touch()
+    (folder / "evidence" / "20200102").symlink_to(folder / "evidence" / "lost+found")
     assert Kept(folder, limit=SIZE).take(ONE).kept == 1
     assert (folder / "evidence" / "lost+found" / "piece").exists()
 
@@ -456,3 +463,15 @@ def test_the_same_evidence_again_takes_no_more_space(folder: Path) -> None:
     two = later(0, 2)
     kept = Kept(folder, limit=SIZE + size(two)).take(ONE, ONE, two)
     assert kept.names() == sorted([name(ONE), name(two)])
+
+
+async def test_closing_the_log_ends_both_archives(folder: Path) -> None:
+    def writers() -> set[threading.Thread]:
+        return {x for x in threading.enumerate() if x.name == "audit-evidence"}
+
+    before, bench = writers(), Bench(folder)
+    audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
+    await audit.open()
+    assert len(writers() - before) == 2
+    assert await audit.close(20)
+    assert not writers() - before

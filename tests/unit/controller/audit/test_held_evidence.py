@@ -35,6 +35,16 @@ def test_what_was_handed_out_makes_room() -> None:
     assert [bool(held.take(x)) for x in "acd"] == [True, True, True]
 
 
+def test_what_was_handed_out_counts_no_more_among_the_last_few() -> None:
+    held = HeldEvidence()
+    held.hold("node/n1", "a", evidence())
+    assert held.take("a") is not None
+    for number in range(PER_NODE + 1):
+        held.hold("node/n1", str(number), evidence())
+    assert held.take("0") is None
+    assert held.take("1") is not None
+
+
 def test_in_all_the_oldest_makes_way() -> None:
     held = HeldEvidence(max_bytes=10)
     held.hold("node/n1", "a", evidence(4))
