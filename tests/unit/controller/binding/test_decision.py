@@ -12,6 +12,7 @@ from controller.binding.decision import (
     Placed,
     Refused,
     Reserve,
+    asked_before,
     decide_binding,
     held_back,
 )
@@ -542,7 +543,9 @@ def test_what_a_pod_has_attempted_already_is_no_more_than_before() -> None:
     lowered = binding_view(quota=1, records=(held(GPUS[0]), held(GPUS[1], UID)))
     assert held_back(lowered, "team-a", UID, 1) is None
     reserve(decided(view=lowered))
-    assert held_back(lowered, "team-a", UID, 2) is not None
+    more = held_back(lowered, "team-a", UID, 2)
+    assert more is not None
+    assert more.detail == "the namespace holds 1 GPUs and may hold 1"
     confirmed = held(GPUS[1], UID)
     holders = (replace(confirmed.holders[0], state=HolderState.CONFIRMED),)
     bound = binding_view(quota=1, records=(replace(confirmed, holders=holders),))
@@ -586,6 +589,15 @@ def test_a_retry_gets_the_same_gpus() -> None:
     assert reserve(decided(view=binding_view(claiming=claiming))).gpus == (GPUS[4],)
     everything = (*map(held, GPUS[:3]), own, *map(held, GPUS[4:]))
     assert reserve(decided(view=binding_view(records=everything))).gpus == (GPUS[3],)
+
+
+def test_what_others_ask_for_and_what_lies_elsewhere_is_not_asked_again() -> None:
+    claiming = {
+        GPUS[0]: InFlight(PodRef("team-a", "other", "x")),
+        GPUS[1]: InFlight(PodRef("team-a", "train-0", UID)),
+        "GPU-elsewhere": InFlight(PodRef("team-a", "train-0", UID)),
+    }
+    assert asked_before(binding_view(claiming=claiming), NODE, UID) == (GPUS[1],)
 
 
 def test_what_the_pod_once_held_is_not_a_retry() -> None:
