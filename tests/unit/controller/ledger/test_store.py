@@ -81,6 +81,12 @@ def test_a_copy_in_which_nothing_changes_is_the_same_object() -> None:
     assert known.with_entry("gpu-b", None) is known
 
 
+def test_a_namespace_that_holds_nothing_any_more_is_forgotten() -> None:
+    known = LedgerSnapshot.of([Entry(record(), "1")])
+    assert dict(known.held_in) == {"team-a": 1}
+    assert dict(known.with_entry("gpu-a", None).held_in) == {}
+
+
 def test_it_knows_the_nodes_of_mig_devices() -> None:
     parts = [replace(record(holder(x), gpu=x), node=y) for x, y in (("MIG-b", "n"), ("MIG-A", "n"))]
     known = LedgerSnapshot.of(Entry(x, "1") for x in (*parts, record()))
