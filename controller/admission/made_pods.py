@@ -105,13 +105,13 @@ def _pods_of(kind: str, name: str, spec: _Spec, namespace: str) -> Iterator[Admi
         return
     if kind == "StatefulSet":
         first = 0 if spec.ordinals is None else spec.ordinals.start
-        for index in _judged(template, first, 1 if spec.replicas is None else spec.replicas):
+        for index in _judged(template, first, spec.replicas):
             labels = {POD_INDEX: str(index)}
             made = _made(template, namespace, (kind, name), labels=labels)
             metadata = msgspec.structs.replace(made.metadata, name=f"{name}-{index}")
             yield msgspec.structs.replace(made, metadata=metadata)
     elif kind == "Job" and spec.completion_mode == "Indexed":
-        for index in _judged(template, 0, 1 if spec.completions is None else spec.completions):
+        for index in _judged(template, 0, spec.completions):
             own = {COMPLETION_INDEX: str(index)}
             owner = (kind, f"{name}-{index}")
             yield _made(template, namespace, owner, labels=own, annotations=own)
@@ -124,15 +124,15 @@ def _pods_of(kind: str, name: str, spec: _Spec, namespace: str) -> Iterator[Admi
         yield _in_namespace(template, namespace)
 
 
-def _judged(template: AdmittedPod, first: int, count: int) -> range:
-    """The indices that make a difference, of those that there will be."""
+def _judged(template: AdmittedPod, first: int, count: int | None) -> range:
+    """The indices that make a difference, of those that there will be, and one at least."""
     annotations = template.annotations
-    if MAP not in annotations or ORDINAL in annotations:
-        count = 1
+    if not count or MAP not in annotations or ORDINAL in annotations:
+        return range(first, first + 1)
     if count > MOST_PODS:
         text = f"{count} pods with a map are judged one by one, expected at most {MOST_PODS}"
         raise PodDecodeError(f"{text}: ask about a single pod")
-    return range(first, first + max(count, 1))
+    return range(first, first + count)
 
 
 def _made(

@@ -91,6 +91,7 @@ def test_the_pods_of_an_indexed_job_have_their_index() -> None:
     made = pods(cron)
     assert [pod_ordinal(x) for x in made] == [0, 1]
     assert {x.metadata.namespace for x in made} == {"team-b"}
+    assert [x.metadata.generate_name for x in made] == ["web-0-0-", "web-0-1-"]
     (single,) = pods(workload("Job", completionMode="Indexed"))
     assert pod_ordinal(single) == 0
 
@@ -154,10 +155,19 @@ def test_what_holds_no_pod_is_refused(data: bytes) -> None:
         made_pods(data, "team-a")
 
 
+def test_an_object_is_read_up_to_its_largest_size() -> None:
+    document = json.dumps(new_pod()).encode()
+    (pod,) = made_pods(document.ljust(4 << 20), "team-a")
+    assert pod.spec.containers
+    with pytest.raises(PodDecodeError, match="more than 4194304 bytes"):
+        made_pods(document.ljust((4 << 20) + 1), "team-a")
+
+
 def test_where_the_pods_of_an_object_will_be() -> None:
     """The object's own namespace counts, whatever a template in it says."""
     template = {"metadata": {"namespace": "elsewhere"}, "spec": {"containers": [{"name": "m"}]}}
     workload = {"kind": "Other", "metadata": {}, "spec": {"template": template}}
     assert namespace_of(json.dumps(workload).encode(), "asked") == "asked"
+    assert namespace_of(json.dumps(workload).encode(), "") == ""
     workload["metadata"] = {"namespace": "own"}
     assert namespace_of(json.dumps(workload).encode(), "asked") == "own"

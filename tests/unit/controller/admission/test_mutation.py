@@ -153,6 +153,12 @@ def test_of_a_repeated_variable_the_first_stays_and_is_made_right(ours: int) -> 
     assert documents(mutate(stored).patch) == [*replaced, {"op": "remove", "path": f"{at}/2"}]
 
 
+def test_repeated_variables_that_are_not_ours_stay() -> None:
+    env = [variable("A", "1"), variable("A", "2")]
+    made = mutate(new_pod(container(env=env), annotations=UUIDS))
+    assert Verb.REMOVE not in {x.op for x in made.patch}
+
+
 @pytest.mark.parametrize(("repeated", "beyond"), [(64, False), (65, True)])
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
 def test_a_pod_is_beyond_repair_where_a_container_has_too_many_to_remove(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.admission.early_reservation import EarlyAsk, Given, Granted
+from controller.admission.early_reservation import DRY_RUN_ID, EarlyAsk, Given, Granted
 from controller.admission.pod_webhooks import (
     AdmissionDecision,
     Owner,
@@ -184,6 +184,24 @@ async def test_a_pod_waits_for_what_will_pass(code: ReasonCode) -> None:
     assert (not verdict.refusals) == (code in waits)
     assert bool(verdict.warnings) == (code in waits)
     assert stage.decisions == [] if code in waits else len(stage.decisions) == 1
+
+
+async def test_a_pod_that_waits_is_patched_once_and_told() -> None:
+    verdict = await Stage(Ledger(given=BUSY)).ask(MUTATE, early())
+    assert verdict.result == "patched"
+    assert len(set(map(str, verdict.patch))) == len(verdict.patch)
+    assert verdict.warnings == (
+        "gpuwarden: GPU_BUSY all are taken: no GPU is reserved for the pod yet;"
+        " it waits, and gets its GPUs when it is bound",
+    )
+
+
+async def test_by_affinity_a_pod_that_brings_its_reservation_needs_no_label() -> None:
+    stage = Stage(rules=AdmissionRules(by_affinity=True))
+    pod = early(name="train-0", uid="u")
+    made = applied(pod, documents((await stage.ask(MUTATE, pod)).patch))
+    assert "requirement-" not in str(made["spec"]["affinity"])
+    assert codes(await stage.ask(VALIDATE, made)) == []
 
 
 async def test_by_affinity_a_pod_that_waits_goes_where_its_label_is() -> None:
@@ -451,6 +469,21 @@ async def test_a_rehearsal_asks_the_ledger_and_leaves_nothing() -> None:
     assert stage.ledger.asks[1].enforced is False
 
 
+async def test_a_rehearsal_knows_what_a_pod_brings() -> None:
+    stage = Stage()
+    judged = await rehearse(stage, early(annotations=EARLY | SAID))
+    assert judged.refusals == ()
+    assert stage.ledger is not None
+    assert [x.granted for x in stage.ledger.asks] == [GRANTED]
+    stand_in = SAID | {"gpuwarden.dev/reservation-id": DRY_RUN_ID}
+    assert (await rehearse(stage, early(annotations=EARLY | stand_in))).refusals == ()
+
+
+async def test_a_rehearsal_refuses_what_only_gpuwarden_writes() -> None:
+    judged = await rehearse(Stage(), new_pod(annotations=UUIDS | SAID))
+    assert {x.code for x in judged.refusals} == {ReasonCode.BYPASS_ANNOTATION}
+
+
 async def test_a_rehearsal_says_what_the_ledger_would_refuse() -> None:
     none = Refusal(ReasonCode.GPU_NO_MATCH, "none")
     judged = await rehearse(Stage(Ledger(given=none)), early())
@@ -492,6 +525,8 @@ async def test_a_rehearsal_knows_the_policy_and_warns() -> None:
     assert [x.code for x in judged.refusals] == [ReasonCode.NODE_MODE]
     judged = await rehearse(env, new_pod(annotations=LEVEL))
     assert judged.refusals == ()
+    assert env.ledger is not None
+    assert env.ledger.asks == []
     assert [x.partition(";")[0] for x in judged.warnings] == [
         "gpuwarden: the pod asks for no GPU and gets none"
     ]

@@ -15,6 +15,7 @@ from controller.admission.review import (
     Verdict,
     decode_review,
     encode_answer,
+    encode_unread,
 )
 from controller.kube.events import Regarding, admission_notice
 from gpuwarden.audit.record import RecordKind
@@ -413,3 +414,15 @@ def test_the_record_of_an_early_reservation_names_it_and_its_gpus() -> None:
     assert record.decision == "admitted"
     assert record.refs["reservation"] == "v1.k1.a"
     assert record.refs["gpus"] == ["GPU-a", "GPU-b"]
+
+
+def test_what_could_not_be_read_is_answered_as_a_review_that_denies() -> None:
+    assert json.loads(encode_unread(400, "not JSON")) == {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {
+            "uid": "",
+            "allowed": False,
+            "status": {"status": "Failure", "code": 400, "message": "not JSON"},
+        },
+    }

@@ -669,6 +669,12 @@ def test_the_pods_that_hold_a_gpu_are_named_where_others_use_it() -> None:
     assert victims(device(), records=(both_hold,), pods=pods) == {("train-1",)}
 
 
+def test_a_pod_that_is_given_all_of_a_gpu_whose_part_it_holds_is_not_its_own_victim() -> None:
+    pods, part = (bound(), bound("train-1")), held("MIG-1")
+    assert victims(device(gpu="GPU-b"), records=(part,), pods=pods) == {()}
+    assert victims(device("train-1", "GPU-b"), records=(part,), pods=pods) == {("train-0",)}
+
+
 @pytest.mark.parametrize("pod", [PodRef("team-a", None, "uid-5"), PodRef("team-a", "x", None)])
 def test_a_pod_that_is_not_there_yet_is_no_victim(pod: PodRef) -> None:
     unborn = held(name="train-1")
