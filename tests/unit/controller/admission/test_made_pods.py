@@ -57,6 +57,7 @@ def test_a_statefulset_s_pods_have_name_index_and_owner() -> None:
         ({"replicas": 0}, ["web-0"]),
         ({"replicas": None}, ["web-0"]),
         ({"replicas": 1}, ["web-0"]),
+        ({"replicas": 1, "ordinals": {}}, ["web-0"]),
         ({"replicas": MOST_PODS}, [f"web-{x}" for x in range(MOST_PODS)]),
     ],
 )

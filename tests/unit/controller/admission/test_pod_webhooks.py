@@ -190,9 +190,10 @@ async def test_a_pod_that_waits_is_patched_once_and_told() -> None:
     verdict = await Stage(Ledger(given=BUSY)).ask(MUTATE, early())
     assert verdict.result == "patched"
     assert len(set(map(str, verdict.patch))) == len(verdict.patch)
-    assert verdict.warnings == (
+    (warning,) = verdict.warnings
+    assert warning == (
         "gpuwarden: GPU_BUSY all are taken: no GPU is reserved for the pod yet;"
-        " it waits, and gets its GPUs when it is bound",
+        " it waits, and gets its GPUs when it is bound"
     )
 
 
