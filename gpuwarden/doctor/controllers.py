@@ -169,7 +169,7 @@ CONTROLLERS_GROUP: Final = Group(
             "all parts have one version",
             "During an upgrade they differ for a while; agents of the version before are served.",
             versions_are_equal,
-            "operations.md#upgrades",
+            "upgrades.md",
         ),
         Check(
             "lease",
@@ -177,7 +177,7 @@ CONTROLLERS_GROUP: Final = Group(
             "The Lease `gpuwarden-controller` was renewed within its duration, by the API server's"
             " clock. Without a leader nobody writes Events and status of objects.",
             lease_is_fresh,
-            "operations.md#kubernetes-api",
+            "kubernetes-api.md",
         ),
         Check(
             "store",

@@ -251,5 +251,5 @@ CUSTOM_RESOURCES_CHECK: Final = Check(
     "the custom resources are defined",
     "Enrollments, reservations and the policy are objects of these CustomResourceDefinitions.",
     definitions_are_established,
-    "operations.md#kubernetes-api",
+    "kubernetes-api.md",
 )

@@ -168,7 +168,7 @@ SCHEDULER_GROUP: Final = Group(
             "The Deployment `gpuwarden-scheduler`. With the extender in the cluster's own scheduler"
             " there is none, and its configuration is on the control plane's nodes.",
             scheduler_runs,
-            "operations.md#scheduler",
+            "scheduling.md",
         ),
         Check(
             "scheduler-configuration",
@@ -177,7 +177,7 @@ SCHEDULER_GROUP: Final = Group(
             " `percentageOfNodesToScore` is 100, the extender is verified by a CA, no"
             " `managedResources`, and preemption asks gpuwarden or is off.",
             scheduler_is_configured,
-            "operations.md#scheduler",
+            "scheduling.md",
         ),
         Check(
             "scheduler-extender",

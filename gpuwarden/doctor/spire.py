@@ -126,7 +126,7 @@ SPIRE: Final = Group(
             "the SPIRE server answers the controller",
             "Level L1 needs it. Its last answer counts for `spire.grace`.",
             spire_answers,
-            "operations.md#spire-level-l1",
+            "spire.md",
         ),
         Check(
             "spire-policy",
@@ -134,7 +134,7 @@ SPIRE: Final = Group(
             "The controller tries a call that it never needs. Where that is let through, whoever"
             " takes the controller over can issue any SVID.",
             spire_lets_read_only,
-            "operations.md#spire-level-l1",
+            "spire.md",
         ),
         Check(
             "spire-entries",
@@ -149,7 +149,7 @@ SPIRE: Final = Group(
             "the SVIDs are valid",
             "The controller's own, and those that agents have shown.",
             svids_are_valid,
-            "operations.md#svids-and-ca",
+            "spire.md#svids-and-ca",
         ),
     ),
 )

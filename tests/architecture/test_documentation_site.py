@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docs_pages.site import OUTSIDE, ROOT, anchors, links, pages, relinked, slug, source
+from tests.docs_pages.site import (
+    OUTSIDE,
+    ROOT,
+    anchors,
+    folded,
+    links,
+    pages,
+    relinked,
+    slug,
+    source,
+)
 
 CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 READ_ON_THE_FORGE = ("README.md",)
@@ -40,6 +50,11 @@ def listed(entries: list[Any]) -> list[str]:
 
 def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(source(page) for page in listed(CONFIG["nav"])) == sorted(pages())
+
+
+def test_no_readme_becomes_the_heading_of_its_section() -> None:
+    """With this feature it is not listed: only the heading leads there."""
+    assert "navigation.indexes" not in CONFIG["theme"]["features"]
 
 
 def test_a_warning_is_an_error_and_nothing_is_fetched_from_elsewhere() -> None:
@@ -188,6 +203,15 @@ def test_links_of_code_are_none() -> None:
 def test_a_link_on_the_site(page: str, link: str, expected: str) -> None:
     assert relinked(f"x {link}.", page) == f"x {expected}."
     assert relinked(f"```\n{link}\n```\n", page) == f"```\n{link}\n```\n"
+
+
+def test_a_column_of_tests_is_folded() -> None:
+    one, two = "`tests/a.py::test_b`", "`tests/a.py::test_b`<br>`tests/c.py::test_d`"
+    fold = "<details><summary>{}</summary>{}</details>"
+    assert folded(f"| x | y | {one} |\n") == f"| x | y | {fold.format('1 test', one)} |\n"
+    assert folded(f"| x | y | {two} |\n") == f"| x | y | {fold.format('2 tests', two)} |\n"
+    assert folded(f"| x | {one} runs |\n") == f"| x | {one} runs |\n"
+    assert folded(f"```\n| x | {one} |\n```\n") == f"```\n| x | {one} |\n```\n"
 
 
 def test_pages_outside_the_folder_exist() -> None:

@@ -26,6 +26,7 @@ _FENCED: Final = re.compile(r"^( *)(```+)[^\n]*\n.*?^\1\2 *$", re.MULTILINE | re
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 _HEADING: Final = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 _ANCHOR: Final = re.compile(r'^<a id="([\w-]+)"></a>$', re.MULTILINE)
+_TESTS: Final = re.compile(r"\| (`tests/[^|\n]*::[^|\n]*`) \|$", re.MULTILINE)
 _MARKUP: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)|[`*]")
 
 
@@ -72,6 +73,18 @@ def relinked(markdown: str, page: str) -> str:
         return f"{picture}[{text}]({relative}{hash_sign}{anchor})"
 
     return _outside_code(markdown, lambda prose: _LINK.sub(replaced, prose))
+
+
+def folded(markdown: str) -> str:
+    """The text of a page whose columns of tests are shown as their number, until it is opened."""
+
+    def replaced(found: re.Match[str]) -> str:
+        count = found[1].count("::")
+        return (
+            f"| <details><summary>{count} test{'s' * (count > 1)}</summary>{found[1]}</details> |"
+        )
+
+    return _outside_code(markdown, lambda prose: _TESTS.sub(replaced, prose))
 
 
 def resolved(page: str, target: str) -> str:

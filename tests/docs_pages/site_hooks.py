@@ -4,7 +4,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-from tests.docs_pages.site import OUTSIDE, ROOT, relinked, slug, source
+from tests.docs_pages.site import OUTSIDE, ROOT, folded, relinked, slug, source
 
 
 def on_config(config: Any) -> Any:
@@ -21,5 +21,5 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links hold on the site."""
-    return relinked(markdown, source(page.file.src_uri))
+    """Links hold on the site; columns of tests take little room."""
+    return folded(relinked(markdown, source(page.file.src_uri)))
