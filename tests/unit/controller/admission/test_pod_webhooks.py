@@ -465,6 +465,7 @@ async def test_a_rehearsal_asks_the_ledger_and_leaves_nothing() -> None:
     assert stage.ledger is not None
     (ask,) = stage.ledger.asks
     assert (ask.namespace, ask.enforced, ask.dry_run, ask.granted) == ("team-a", True, True, None)
+    assert ask.request == "rehearsal"
     assert (stage.ledger.taken, stage.decisions) == ([], [])
     await rehearse(stage, early(), "team-b")
     assert stage.ledger.asks[1].enforced is False

@@ -286,3 +286,10 @@ def test_a_further_file_that_contradicts_itself_is_broken() -> None:
     for other in (note(2, b"x" * 32), note(3, b"x" * 32)):
         with pytest.raises(LogBrokenError, match="record 3: frontier and checkpoint contradict"):
             replayed(rotated(checkpoint=other))
+
+
+def test_of_what_records_claim_the_last_1024_are_kept() -> None:
+    state = LogState(Frontier())
+    state.stops.extend(range(1025))
+    assert list(state.stops) == list(range(1, 1025))
+    assert state.checkpoints.maxlen == 1024
