@@ -118,7 +118,7 @@ def injection(
     rules: AdmissionRules,
     *,
     enforced: bool,
-    reserved: bool = False,
+    reserved: bool,
 ) -> tuple[Operation, ...]:
     """What is missing in a new pod; `reserved`: its node is known since its creation."""
     found = [

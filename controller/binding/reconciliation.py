@@ -286,8 +286,7 @@ class Followup:
     def _has_run_out(self, around: Around, watch: AttemptWatch) -> bool:
         """Of an attempt that is gone."""
         pod = watch.parts[0].pod
-        sight = None if pod.uid is None else around.sight(pod)
-        return has_run_out(watch, None, sight, around.now_ns, self._limits)
+        return has_run_out(watch, None, around.sight(pod), around.now_ns, self._limits)
 
     def _releasing(
         self, around: Around, entry: Entry, holder: Holder, sight: PodSight

@@ -202,6 +202,7 @@ async def test_by_affinity_a_pod_that_brings_its_reservation_needs_no_label() ->
     pod = early(name="train-0", uid="u")
     made = applied(pod, documents((await stage.ask(MUTATE, pod)).patch))
     assert "requirement-" not in str(made["spec"]["affinity"])
+    assert made["spec"].get("schedulerName") == pod["spec"].get("schedulerName")
     assert codes(await stage.ask(VALIDATE, made)) == []
 
 
