@@ -20,6 +20,7 @@ from sandbox.nodes import CLUSTER, REAL, ROGUE, TRUST_DOMAIN, SimulatedNode
 from sandbox.nvml.build import build
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
 from sandbox.program import Program
+from sandbox.spiffe.ca import LeafShape
 from sandbox.spiffe.spire_server import READ, AgentRecord, EntryRecord, InsecureSpireServer
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 
@@ -46,6 +47,8 @@ class Addresses:
     extender: str
     ops: str
     local: str
+    api: str = ""
+    """Empty without the console."""
 
 
 class Laptop:
@@ -58,11 +61,14 @@ class Laptop:
         *,
         otlp: str | None = None,
         confirmed: bool = False,
+        console: bool = False,
     ) -> None:
         """`otlp`: where controller and agents send traces, if anywhere.
 
         `confirmed`: a SPIRE server confirms the nodes, so that they reach level L1.
+        `console`: the controller serves the web console, to this machine without a login.
         """
+        self._has_console = console
         self.folder = folder
         self.pace = pace or Pace()
         self._telemetry = {} if otlp is None else {"telemetry": {"otlp": otlp}}
@@ -105,6 +111,7 @@ class Laptop:
             extender=event["extender"],
             ops=event["ops"],
             local=str(self.folder / "fleet.sock"),
+            api=event["api"],
         )
 
     async def stop_controller(self) -> None:
@@ -205,11 +212,27 @@ class Laptop:
                 "extender": "127.0.0.1:0",
                 "ops": "127.0.0.1:0",
                 "local": self.addresses.local,
+                **({"api": "127.0.0.1:0"} if self._has_console else {}),
             },
             "audit": {"dir": str(self.audit_folder)},
             "store": {"path": str(self.folder / "ledger.db")},
+            **self._console_config(),
             **spire,
             **self._telemetry,
+        }
+
+    def _console_config(self) -> dict[str, object]:
+        """With a certificate that no browser knows."""
+        if not self._has_console:
+            return {}
+        certificate, key = self.folder / "config" / "api.crt", self.folder / "config" / "api.key"
+        issued = self.workload_api.ca.issue(_id("console"), shape=LeafShape(dns=("localhost",)))
+        certificate.write_bytes(issued.chain_pem)
+        key.touch(mode=0o600)
+        key.write_bytes(issued.key_pem)
+        return {
+            "api": {"tls": {"cert": str(certificate), "key": str(key)}},
+            "console": {"enabled": True, "loopback": True},
         }
 
     def _agent_config(self, node: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from controller.explain.pod import AllocationTrace, Asked, trace_of
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.reservation_id import ReservationIds
 from controller.ledger.store import LedgerSnapshot
-from controller.placement.explanation import PodExplanation
+from controller.placement.explanation import FitReport, PodExplanation
 from controller.placement.pod import PodDecodeError
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -38,6 +38,18 @@ class PodQuery:
     name_of: Callable[[str], str] = lambda _uid: ""
     """`namespace/name` of the bound pod of a UID; empty where there is none."""
     report_only: bool = False
+    judge: Callable[[bytes], FitReport] = lambda _pod: FitReport((), {}, None)
+    """What every node is to a pod; raises PodDecodeError."""
+
+    async def verdicts(self, namespace: str, name: str) -> FitReport | Refusal:
+        """What every node is to a pod that exists; POD_UNKNOWN where it cannot be read."""
+        try:
+            body = await self.document(namespace, name)
+            if body is not None:
+                return await asyncio.to_thread(self.judge, body)
+        except (PodsUnavailableError, PodDecodeError) as error:
+            return Refusal(ReasonCode.POD_UNKNOWN, str(error))
+        return Refusal(ReasonCode.POD_UNKNOWN, f"no pod {namespace}/{name}")
 
     async def about(self, namespace: str, name: str) -> AllocationTrace | Refusal:
         """What is known of a pod; POD_UNKNOWN where that is nothing, or cannot be read."""

@@ -145,6 +145,11 @@ class PodsByNode:
             if self.is_managed(pod):
                 yield pod
 
+    def all_managed(self) -> Iterator[KnownPod]:
+        """Managed pods that have not ended, wherever they are."""
+        for node in self._pods:
+            yield from self.managed(node)
+
     def is_managed(self, pod: KnownPod) -> bool:
         """Whether it asks for something of ours, or its namespace makes it do so."""
         return pod.asks or (pod.uses_gpus and self._is_enforced(pod.namespace))

@@ -38,6 +38,7 @@ from controller.verifier.context import (
 )
 from controller.verifier.session import check_limits
 from controller.verifier.verifier import Verifier
+from gpuwarden.evidence.model import WitnessedCheckpoint
 from gpuwarden.moment import NS_PER_MS, NS_PER_S, Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
@@ -174,6 +175,12 @@ class StreamTable:
         """How many are open for each node that has any."""
         return {node: len(streams) for node, streams in self._by_node.items()}
 
+    def witnesses(self) -> Iterator[tuple[str, WitnessedCheckpoint]]:
+        """The checkpoints that each connected agent last said it knows, by node."""
+        for node in sorted(self._by_node):
+            for one in self._by_node[node][-1].witnessed:
+                yield node, one
+
     def __iter__(self) -> Iterator["AttestSession"]:
         for streams in self._by_node.values():
             yield from streams
@@ -299,6 +306,8 @@ class AttestSession:
         self._is_asked = False
         self._heard_ns = 0
         self._ends_ns = 0
+        self.witnessed: tuple[WitnessedCheckpoint, ...] = ()
+        """Audit checkpoints that the agent last said it knows."""
 
     def ask(self) -> None:
         """Challenge before the interval is over: now, or when no challenge is open any more."""
@@ -333,12 +342,14 @@ class AttestSession:
             state = await self._admit()
         self._node = state.node
         self._service.table.add(state.node, self)
+        self.witnessed = state.witnessed
         self._service.observer.opened(state)
         await self._challenge(state, "first")
         while True:
             message = await self._receive(min(self._due_ns, self._ends_ns, self._silent_ns))
             if message is not None:
                 state = await self._judge_in_its_round(state, message)
+                self.witnessed = state.witnessed
                 del message  # otherwise it would stay in memory until the next one
             elif self._peer_left:
                 return

@@ -13,6 +13,7 @@ from controller.admission.eviction import Evictions
 from controller.binding.operator_release import ReleaseService
 from controller.binding.records import ReleaseOrder
 from controller.explain.pod import AllocationTrace
+from controller.explain.tenant_messages import shown_reservations, shown_trace
 from controller.ledger.record import is_gpu, is_reservation
 from controller.ledger.store import LedgerSnapshot
 from controller.messages import (
@@ -27,13 +28,7 @@ from controller.messages import (
 from controller.operations.operator_service import Done, OperatorService, Order
 from controller.people.roles import NO_NAMESPACE
 from controller.rpc.calls import Context, abort_with, reject_field
-from controller.rpc.tenants import (
-    AboutPods,
-    demand_pods,
-    no_tenants,
-    shown_reservations,
-    shown_trace,
-)
+from controller.rpc.tenants import AboutPods, demand_pods, no_tenants
 from gpuwarden.clock import Clock
 from gpuwarden.identity.person import PERSON, is_person
 from gpuwarden.identity.spiffe_id import is_node_name

@@ -6,7 +6,7 @@ rates and times are bounded. Failures tell the caller nothing but that there was
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -18,6 +18,14 @@ from aiohttp import web
 
 from controller.access import PeerUsage, Rate, TokenReviewUnavailableError
 from controller.ledger.attempt import Confirmed
+from controller.web.answers import (
+    ProblemError,
+    Reply,
+    as_problems,
+    good_response,
+    problem_response,
+    refused,
+)
 from controller.web.authentication import Authentication
 from controller.web.documents import (
     Done,
@@ -37,9 +45,9 @@ from controller.web.finalize import (
     read_finalize,
 )
 from controller.web.listener import ConnectionLimits
+from controller.web.openapi import openapi_json
 from controller.web.operations import (
     OPERATIONS,
-    RETRIED,
     Access,
     ApiCaller,
     Operation,
@@ -47,7 +55,6 @@ from controller.web.operations import (
     QueryError,
     access_refusal,
     holder_refusal,
-    openapi_json,
     read_query,
 )
 from controller.web.server import (
@@ -57,96 +64,21 @@ from controller.web.server import (
     healthz,
     sent_traceparent,
 )
+from controller.web.viewers import Viewer, Viewers
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below
 
-# --- answers
-
-_JSON: Final = "application/json"
-_STATUS: Final = {
-    ReasonCode.ROLE_DENIED: HTTPStatus.FORBIDDEN,
-    ReasonCode.LIMIT_RATE: HTTPStatus.TOO_MANY_REQUESTS,
-    ReasonCode.RESERVATION_UNKNOWN: HTTPStatus.NOT_FOUND,
-    ReasonCode.RESERVATION_CONFLICT: HTTPStatus.CONFLICT,
-    ReasonCode.RESERVATION_EXPIRED: HTTPStatus.CONFLICT,
-    ReasonCode.LEDGER_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-    ReasonCode.TOKEN_REVIEW_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-}
-_NOT_KEPT: Final = {"Cache-Control": "no-store"}
-SOON_S: Final = 1
-"""After which an undecided request may come again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """JSON that answers a request."""
-
-    body: bytes
-    headers: dict[str, str] | None = None
-
-
-class ProblemError(Exception):
-    """Ends a request with a status and a Problem."""
-
-    def __init__(self, status: int, text: str, code: str = "", *, retry_s: int = SOON_S) -> None:
-        """`retry_s`: when the same again may fare better, of statuses where it may."""
-        super().__init__(text)
-        self.status = status
-        self.problem = Problem(text, code)
-        self.retry_s = retry_s
-
-
-def refused(refusal: Refusal, status: int | None = None, *, retry_s: int = SOON_S) -> ProblemError:
-    """Ends a request with what is against it; `status` in the place of its code's own."""
-    text = f"{refusal.code}: {refusal.detail}"
-    found = status or _STATUS[refusal.code]
-    return ProblemError(found, text, refusal.code.value, retry_s=retry_s)
-
-
-def problem_response(status: int, problem: Problem, *, retry_s: int = SOON_S) -> web.Response:
-    """The answer that there is none."""
-    headers = dict(_NOT_KEPT)
-    if status == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
-    if status in RETRIED:
-        headers["Retry-After"] = str(retry_s)
-    body = msgspec.json.encode(problem)
-    response = web.Response(body=body, status=status, content_type=_JSON, headers=headers)
-    if status in {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}:
-        response.force_close()
-    return response
-
-
-@web.middleware
-async def as_problems(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Unknown paths and methods in the form of everything else."""
-    try:
-        return await handler(request)
-    except web.HTTPMethodNotAllowed as error:
-        response = problem_response(error.status, Problem("no such method here"))
-        response.headers["Allow"] = error.headers.get("Allow", "")
-        return response
-    except web.HTTPNotFound as error:
-        return problem_response(error.status, Problem("no such path; see /openapi.json"))
-
-
-def good_response(reply: Reply) -> web.Response:
-    """The answer."""
-    headers = {**_NOT_KEPT, **(reply.headers or {})}
-    return web.Response(body=reply.body, content_type=_JSON, headers=headers)
-
-
 T = TypeVar("T")
 _Answer = Callable[[web.Request, ApiCaller | None], Awaitable[Reply]]
+Routes = Callable[[web.Application], None]
+"""Adds routes."""
 
 _NO_LEDGER: Final = "this controller keeps no reservations"
 _FOUR_CARDS_A_MINUTE: Final = Rate(1 / 15, 128)
 """A pod confirms each of its GPUs once, and perhaps again; each call may leave a record."""
-_TEN_A_SECOND: Final = Rate(10.0, 50)
+TEN_A_SECOND: Final = Rate(10.0, 50)
 
 
 class ApiSink(Protocol):
@@ -176,7 +108,7 @@ class ApiLimits(ConnectionLimits):
     """For the whole of an answer but its body's receipt."""
     pages_at_once: int = 2
     pods: Rate = _FOUR_CARDS_A_MINUTE
-    others: Rate = _TEN_A_SECOND
+    others: Rate = TEN_A_SECOND
 
 
 class Endpoint:
@@ -188,11 +120,17 @@ class Endpoint:
         inventory: Callable[[], Inventory],
         finalizer: Finalizer | None,
         *,
+        viewers: Viewers,
+        usage: PeerUsage,
         sink: ApiSink,
         boottime_ns: Callable[[], int],
         limits: ApiLimits,
+        routes: Sequence[Routes] = (),
     ) -> None:
-        """`inventory` gives the snapshots of now; `finalizer` is None without a ledger."""
+        """`inventory` gives the snapshots of now; `finalizer` is None without a ledger.
+
+        `usage` counts requests of all but pods, here and behind `routes`, which are served beside.
+        """
         self._authentication = authentication
         self._inventory = inventory
         self._finalizer = finalizer
@@ -203,7 +141,9 @@ class Endpoint:
             limits.body_bytes, "no request is larger", receive_s=limits.receive_s
         )
         self._pods = PeerUsage(openings=limits.pods, messages=limits.pods)
-        self._others = PeerUsage(openings=limits.others, messages=limits.others)
+        self._others = usage
+        self._viewers = viewers
+        self._routes = routes
         self._pages = asyncio.Semaphore(limits.pages_at_once)
 
     def application(self) -> web.Application:
@@ -221,6 +161,8 @@ class Endpoint:
             app.router.add_route(each.method, each.path, serve)
         for path in HEALTH_PATHS:
             app.router.add_get(path, healthz)
+        for add in self._routes:
+            add(app)
         return app
 
     async def _serve(
@@ -264,7 +206,7 @@ class Endpoint:
         if described.access is Access.ANYBODY:
             return None
         try:
-            caller = await self._authentication.authenticate(request)
+            caller = await self._caller(described.access, request)
         except TokenReviewUnavailableError as error:
             raise refused(Refusal(ReasonCode.TOKEN_REVIEW_UNAVAILABLE, str(error))) from None
         if isinstance(caller, Refusal):
@@ -277,6 +219,16 @@ class Endpoint:
         if limited is not None:
             raise refused(limited, retry_s=math.ceil(usage.wait_ns(caller.key) / NS_PER_S))
         return caller
+
+    async def _caller(self, access: Access, request: web.Request) -> ApiCaller | Refusal:
+        """People read too, and do nothing else here."""
+        viewer = await self._viewers.proxied(request) if access is Access.READER else None
+        if viewer is None:
+            caller = await self._authentication.authenticate(request)
+            if isinstance(caller, ApiCaller) or access is not Access.READER:
+                return caller
+            viewer = await self._viewers.otherwise(request) or caller
+        return viewer.as_caller() if isinstance(viewer, Viewer) else viewer
 
     async def _answer_page(
         self,

@@ -1,12 +1,9 @@
-"""Every operation of the HTTP API, each once: route, who may call it, parameters, OpenAPI. Pure."""
+"""The operations of the HTTP API that are older than v1: route, caller, parameters. Pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Any, Final
-
-import msgspec
 
 from controller.access import BoundPod, Caller, CallerKind, TokenIdentity
 from controller.web.documents import (
@@ -15,7 +12,6 @@ from controller.web.documents import (
     FinalizeRequest,
     Nodes,
     PageRequest,
-    Problem,
     Reservations,
 )
 from gpuwarden.evidence.strict_json import quote
@@ -33,6 +29,8 @@ class Access(StrEnum):
     READER = "reader"
     HOLDER = "holder"
     """The very pod that the request names, or an operator."""
+    VIEWER = "viewer"
+    """A reader, or a person about pods of a namespace that they may read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +108,37 @@ class Operation(StrEnum):
     RESERVATIONS = "reservations"
     FINALIZE = "finalize"
     OPENAPI = "openapi"
+    V1_STATUS = "v1-status"
+    V1_FLEET = "v1-fleet"
+    V1_NODES = "v1-nodes"
+    V1_NODE = "v1-node"
+    V1_GPUS = "v1-gpus"
+    V1_GPU = "v1-gpu"
+    V1_PODS = "v1-pods"
+    V1_POD = "v1-pod"
+    V1_VERDICTS = "v1-verdicts"
+    V1_RESERVATIONS = "v1-reservations"
+    V1_CLASSES = "v1-classes"
+    V1_AUDIT = "v1-audit"
+    V1_CHECKPOINT = "v1-checkpoint"
+    V1_PROOF = "v1-proof"
+    V1_EVENTS = "v1-events"
+    CONSOLE = "console"
+    CONSOLE_FORM = "console-form"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a request's query or path."""
+
+    name: str
+    about: str
+    expected: str
+    """In an error, after the value that was given."""
+    accepts: Callable[[str], bool]
+    schema: Mapping[str, Any]
+    default: str = ""
+    in_path: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +154,8 @@ class OperationSpec:
     body: Any = None
     """Type of the request's body."""
     is_paged: bool = False
+    parameters: tuple[Parameter, ...] = ()
+    media: str = "application/json"
     problems: tuple[tuple[int, str], ...] = ()
     """Beside those that any operation has: status and meaning."""
 
@@ -214,135 +245,3 @@ def _after(text: str) -> str:
     if len(text) > _MOST_CHARS:
         raise QueryError(f"after: expected at most {_MOST_CHARS} characters")
     return text
-
-
-# --- OpenAPI 3.1.1, whose schemas are JSON Schema 2020-12, as msgspec makes
-
-VERSION: Final = "v1alpha1"
-"""Of the API; fields may be added."""
-_REFS: Final = "#/components/schemas/{name}"
-_JSON: Final = "application/json"
-_WHO: Final = {
-    Access.READER: "For inspectors, operators, and the accounts of `api.readers`.",
-    Access.HOLDER: "For the pod that is named, by a token bound to it, and for operators.",
-    Access.ANYBODY: "For anybody.",
-}
-_AUTHENTICATED: Final = (
-    (401, "Neither a token that counts for `api.audience` nor an SVID; or one that does not count"),
-    (403, "ROLE_DENIED"),
-    (429, "LIMIT_RATE: too many requests of this caller"),
-    (503, "TOKEN_REVIEW_UNAVAILABLE, or without a code: no answer in time. Ask again"),
-)
-_FAULT: Final = (500, "A fault of the controller; it stands in its log")
-
-_RETRY: Final = {
-    "Retry-After": {
-        "description": "Seconds after which it may be asked again",
-        "schema": {"type": "integer", "minimum": 1},
-    }
-}
-
-
-@cache
-def openapi_json() -> bytes:
-    """The document, indented, with a line feed at its end."""
-    text = msgspec.json.format(msgspec.json.encode(openapi_document()), indent=2)
-    return text + b"\n"
-
-
-def openapi_document() -> dict[str, Any]:
-    """The document."""
-    types = [x for each in OPERATIONS.values() for x in (each.answer, each.body) if x is not None]
-    schemas, components = msgspec.json.schema_components([*types, Problem], ref_template=_REFS)
-    schema_of = dict(zip(map(repr, [*types, Problem]), schemas, strict=True))
-    paths: dict[str, Any] = {}
-    for operation, each in OPERATIONS.items():
-        described = _operation(operation, each, schema_of)
-        paths.setdefault(each.path, {})[each.method.lower()] = described
-    return {
-        "openapi": "3.1.1",
-        "info": {
-            "title": "gpuwarden",
-            "version": VERSION,
-            "summary": "Devices, nodes and reservations, and a pod's own confirmation",
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {
-                "token": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "A service account's token for the audience of `api.audience`",
-                },
-                "svid": {"type": "mutualTLS", "description": "X509-SVID, role in its path"},
-            },
-        },
-    }
-
-
-def _operation(
-    operation: Operation, each: OperationSpec, schema_of: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "operationId": operation.value,
-        "summary": each.summary,
-        "description": _WHO[each.access],
-        "security": [] if each.access is Access.ANYBODY else [{"token": []}, {"svid": []}],
-        "responses": _answers(each, schema_of),
-    }
-    if each.is_paged:
-        found["parameters"] = _paging()
-    if each.body is not None:
-        found["requestBody"] = {
-            "required": True,
-            "content": {_JSON: {"schema": schema_of[repr(each.body)]}},
-        }
-    return found
-
-
-def _answers(each: OperationSpec, schema_of: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    good: dict[str, Any] = {
-        "description": "The answer",
-        "content": {_JSON: {"schema": schema_of[repr(each.answer)]}},
-    }
-    meanings: dict[int, list[str]] = {}
-    problems = each.problems
-    if each.is_paged:
-        text = '`<…>; rel="next"` where there is a further page (RFC 8288)'
-        good["headers"] = {"Link": {"description": text, "schema": {"type": "string"}}}
-        problems = ((400, "`limit` or `after` is wrong"), *problems)
-    if each.access is not Access.ANYBODY:
-        problems = (*problems, *_AUTHENTICATED)
-    problems = (*problems, _FAULT)
-    for status, meaning in problems:
-        meanings.setdefault(status, []).append(meaning)
-    problem = {"content": {_JSON: {"schema": schema_of[repr(Problem)]}}}
-    return {"200": good} | {
-        str(status): {
-            "description": "; ".join(meanings[status]),
-            **({"headers": _RETRY} if status in RETRIED else {}),
-            **problem,
-        }
-        for status in sorted(meanings)
-    }
-
-
-def _paging() -> list[dict[str, Any]]:
-    limit = {"type": "integer", "minimum": 1, "maximum": MOST_KEYS, "default": MOST_KEYS}
-    after = {"type": "string", "maxLength": 253}
-    return [
-        {
-            "name": "limit",
-            "in": "query",
-            "description": "Keys of one page at most",
-            "schema": limit,
-        },
-        {
-            "name": "after",
-            "in": "query",
-            "description": "Begin after this key; stands in `Link`",
-            "schema": after,
-        },
-    ]

@@ -214,6 +214,11 @@ class ExtenderVerbs:
         denied, held_back = self.denied(pod.metadata.uid or ""), self._held_back(pod, needs)
         return explain_waiting(needs, scene, denied, held_back)
 
+    def judge(self, pod_json: bytes) -> FitReport:
+        """What every node is to a pod that exists; raises PodDecodeError."""
+        _, report = self.fit(decode_pod(pod_json))
+        return report or FitReport((), {}, None)
+
     def why_waiting(self, pod: Pod) -> PodExplanation:
         """Why a waiting pod of an enforced namespace waits, where no scheduler asks /filter."""
         needs = parse_requirements(pod, self.rules, enforced=True)

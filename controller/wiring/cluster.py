@@ -331,6 +331,10 @@ class Cluster:
         """Choose whom to requeue by `choose`; `freed`: as of `PodWaker`."""
         self._waker.choose, self._waker.freed = choose, freed
 
+    def managed_pods(self) -> Iterator[KnownPod]:
+        """Managed pods that have not ended, bound or not."""
+        return self._pods.all_managed()
+
     def waiting_namespaces(self) -> frozenset[str]:
         """Namespaces of managed pods that are not bound."""
         return frozenset(pod.namespace for pod in self._pods.managed(""))

@@ -54,6 +54,7 @@ from controller.wiring.binding import (
 )
 from controller.wiring.certificates import managed_certificates
 from controller.wiring.cluster import Cluster
+from controller.wiring.http_api import Around, http_api
 from controller.wiring.listeners import Listeners, RpcServices
 from controller.wiring.people import people_access
 from controller.wiring.pods import (
@@ -68,7 +69,12 @@ from controller.wiring.pods import (
     waiting_events,
     wake_by_filter,
 )
-from controller.wiring.services import fleet_service, http_api, installation, placement_service
+from controller.wiring.services import (
+    fleet_service,
+    installation,
+    placement_service,
+    pod_query,
+)
 from controller.wiring.stores import MEMORY_WARNING, ChosenStore, choose_store
 from controller.wiring.trust import (
     SpireConfirmation,
@@ -215,8 +221,13 @@ def assemble(
         store_facts=store.facts,
         metrics=render_metrics,
     )
-    people = people_access(settings, cluster, clock=clock, recorder=PeopleRecorder(instruments))
+    people_recorder = PeopleRecorder(instruments)
+    people = people_access(settings, cluster, clock=clock, recorder=people_recorder)
     about_pods = no_tenants if people is None else people.roles.about_pods
+    here = partial(installation, settings, cluster, recorder.alarms, conditions)
+    query = None
+    if cluster is not None:
+        query = pod_query(settings, cluster, binding, verbs, fleet=known_fleet, clock=clock)
     services = RpcServices(
         attestation=attestation_service(
             settings,
@@ -233,17 +244,16 @@ def assemble(
             operators,
             fit_query(verbs, admission),
             scenes,
-            installation=partial(installation, settings, cluster, recorder.alarms, conditions),
+            installation=here,
             ledger=None if binding is None else binding.store.snapshot,
             past=PastClasses(settings.audit.dir, settings.trust_domain),
             about_pods=about_pods,
         ),
         operator=OperatorServicer(operators, None if binding is None else binding.releases),
         placement=placement_service(
-            settings,
             cluster,
             binding,
-            verbs,
+            query,
             fleet=known_fleet,
             clock=clock,
             about_pods=about_pods,
@@ -261,12 +271,20 @@ def assemble(
         extender=extender_server(settings, verbs, audit, instruments, cluster),
         admission=admission_listener(settings, admission, binding),
         api=http_api(
-            settings,
-            cluster,
-            binding,
-            known_fleet,
-            conditions,
-            recorder=ApiRecorder(instruments, audit),
+            Around(
+                settings=settings,
+                cluster=cluster,
+                binding=binding,
+                fleet=known_fleet,
+                conditions=conditions,
+                operators=operators,
+                query=query,
+                streams=streams,
+                alarms=recorder.alarms,
+                installation=here,
+                recorder=ApiRecorder(instruments, audit),
+                people=people_recorder,
+            )
         ),
         people=people,
         conditions=conditions,

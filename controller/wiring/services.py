@@ -4,11 +4,11 @@ Constructs and connects only. Nothing that it hands out changes a node; `POST /f
 changes a reservation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
-from controller.access import CallerKind, TokenIdentity, present_caller
+from controller.access import CallerKind, present_caller
 from controller.admission.made_pods import namespace_of
 from controller.audit.past_classes import PastClasses
 from controller.audit.reading import records_about
@@ -24,37 +24,27 @@ from controller.ledger.store import LedgerSnapshot
 from controller.messages import LabelsOf, PromiseOf, fit_message, unreadable_pod
 from controller.operations.operator_service import OperatorService
 from controller.operations.readiness import Conditions
-from controller.people.reviews import TokenReviews
 from controller.placement.node_verdict import Promise, promise_of
 from controller.placement.pod import PodDecodeError
 from controller.placement.selector import Device, compile_labels, labels_of
 from controller.placement.snapshot import Scenes
 from controller.policy import Policy
-from controller.recorders.http import ApiRecorder
 from controller.recorders.trust import WitnessAlarms
 from controller.rpc.fleet import FleetServicer, KnownFleet
 from controller.rpc.services import PlacementServicer
 from controller.rpc.tenants import AboutPods
 from controller.settings import ControllerSettings
-from controller.web.api import ApiLimits, Endpoint
-from controller.web.authentication import Authentication
-from controller.web.documents import Inventory
-from controller.web.finalize import Finalizer
-from controller.web.listener import HttpServer
 from controller.web.verbs import ExtenderVerbs
 from controller.wiring.binding import BindingParts, is_report_only
-from controller.wiring.certificates import tls_files
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
-from gpuwarden.moment import utc
-from gpuwarden.policy.selector import Selector
 from gpuwarden.reasons import Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 _T = TypeVar("_T")
 
 
-class _PerPolicy(Generic[_T]):
+class PerPolicy(Generic[_T]):
     """A value that follows from the policy in force; made once for each policy."""
 
     def __init__(self, policy: Callable[[], Policy], make: Callable[[Policy], _T]) -> None:
@@ -63,6 +53,7 @@ class _PerPolicy(Generic[_T]):
         self._made: tuple[Policy, _T] | None = None
 
     def __call__(self) -> _T:
+        """The value of now."""
         policy = self._policy()
         if self._made is None or self._made[0] is not policy:
             self._made = (policy, self._make(policy))
@@ -91,7 +82,7 @@ def fleet_service(
         policy=conditions.policy,
         shown=operators.shown,
         readiness=conditions.readiness,
-        labels=_PerPolicy(conditions.policy, _labels_of),
+        labels=PerPolicy(conditions.policy, _labels_of),
         fit=partial(_fit, fit, about_pods),
         installation=installation,
         promises=partial(_promises, scenes),
@@ -127,11 +118,34 @@ def installation(
     )
 
 
-def placement_service(
+def pod_query(
     settings: ControllerSettings,
-    cluster: Cluster | None,
+    cluster: Cluster,
     binding: BindingParts | None,
     verbs: ExtenderVerbs,
+    *,
+    fleet: KnownFleet,
+    clock: Clock,
+) -> PodQuery:
+    """Asks about one pod."""
+    return PodQuery(
+        document=cluster.pods.document,
+        explain=verbs.explain,
+        judge=verbs.judge,
+        fleet=fleet.snapshot,
+        ledger=None if binding is None else binding.store.snapshot,
+        ids=None if binding is None else binding.ids,
+        recent=partial(records_about, settings.audit.dir),
+        clock=clock,
+        name_of=partial(_name_of, cluster.bound_pods),
+        report_only=is_report_only(settings),
+    )
+
+
+def placement_service(
+    cluster: Cluster | None,
+    binding: BindingParts | None,
+    query: PodQuery | None,
     *,
     fleet: KnownFleet,
     clock: Clock,
@@ -139,19 +153,8 @@ def placement_service(
 ) -> PlacementServicer:
     """Reservations, and with a cluster the allocation trace of one pod, and who is evicted."""
     ledger = None if binding is None else binding.store.snapshot
-    if cluster is None:
+    if cluster is None or query is None:
         return PlacementServicer(ledger, clock)
-    query = PodQuery(
-        document=cluster.pods.document,
-        explain=verbs.explain,
-        fleet=fleet.snapshot,
-        ledger=ledger,
-        ids=None if binding is None else binding.ids,
-        recent=partial(records_about, settings.audit.dir),
-        clock=clock,
-        name_of=partial(_name_of, cluster.bound_pods),
-        report_only=is_report_only(settings),
-    )
     evicted = ProtectionQuery(
         pods=cluster.pods.evicted, directory=cluster.nodes.snapshot, fleet=fleet.snapshot
     )
@@ -199,86 +202,3 @@ async def _fit(
         return fit_message(fits_for_tenant(found) if is_tenant else found)
     except PodDecodeError as error:
         return unreadable_pod(str(error))
-
-
-# --- HTTP API
-
-
-def http_api(
-    settings: ControllerSettings,
-    cluster: Cluster | None,
-    binding: BindingParts | None,
-    fleet: KnownFleet,
-    conditions: Conditions,
-    *,
-    recorder: ApiRecorder,
-) -> HttpServer | None:
-    """None without `api.tls`; `POST /finalize` needs the binding webhook.
-
-    Raises TlsFilesError for files that cannot serve.
-    """
-    tls = settings.api.tls
-    if tls.cert is None or tls.key is None:
-        return None
-    finalizer = None
-    if cluster is not None and binding is not None:
-        finalizer = Finalizer(binding.store, cluster.pods, binding.ids, binding.recorder.changed)
-    limits = ApiLimits()
-    endpoint = Endpoint(
-        _authentication(settings, cluster, conditions, recorder),
-        _inventory(fleet, binding, conditions),
-        finalizer,
-        sink=recorder,
-        boottime_ns=conditions.clock.boottime_ns,
-        limits=limits,
-    )
-    return HttpServer(
-        endpoint.application(),
-        name="api",
-        address=settings.listen.api,
-        tls=tls_files(settings, tls.cert, tls.key, None),
-        limits=limits,
-        observer=recorder,
-        client_roots=lambda: conditions.known().roots,
-    )
-
-
-def _authentication(
-    settings: ControllerSettings,
-    cluster: Cluster | None,
-    conditions: Conditions,
-    recorder: ApiRecorder,
-) -> Authentication:
-    clock = conditions.clock
-    reviews: TokenReviews[TokenIdentity] | None = None
-    if cluster is not None:
-        reviews = TokenReviews(
-            cluster.token_reviewer(settings.api.audience),
-            boottime_ns=clock.boottime_ns,
-            reviewed=recorder.reviewed,
-        )
-    return Authentication(
-        reviews=reviews,
-        roots=lambda: conditions.known().roots,
-        wall=lambda: utc(clock.wall_ns()),
-        trust_domain=settings.trust_domain,
-        path_prefix=settings.path_prefix,
-        readers=frozenset(settings.api.readers),
-    )
-
-
-def _inventory(
-    fleet: KnownFleet, binding: BindingParts | None, conditions: Conditions
-) -> Callable[[], Inventory]:
-    selectors = _PerPolicy(conditions.policy, _selectors_of)
-
-    def inventory() -> Inventory:
-        ledger = LedgerSnapshot() if binding is None else binding.store.snapshot()
-        now_ns = conditions.clock.boottime_ns()
-        return Inventory(fleet.snapshot(), ledger, selectors(), now_ns)
-
-    return inventory
-
-
-def _selectors_of(policy: Policy) -> Mapping[str, Selector]:
-    return compile_labels(policy.labels)

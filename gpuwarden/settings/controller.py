@@ -226,6 +226,32 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSettings:
+    """Section `console`: pages for people on `listen.api` (docs/console.md)."""
+
+    enabled: Annotated[
+        bool,
+        Spec(keys.BOOLEAN, "whether the HTTP API's port serves the web console; needs `api.tls`"),
+    ] = False
+    proxies: Annotated[
+        tuple[str, ...],
+        Spec(
+            keys.SPIFFE_IDS,
+            "SPIFFE IDs of authenticating proxies, which name their user in `X-Remote-User` and"
+            " the groups in `X-Remote-Group`",
+        ),
+    ] = ()
+    loopback: Annotated[
+        bool,
+        Spec(
+            keys.BOOLEAN,
+            "whether anybody who connects from the controller's own machine, as `kubectl"
+            " port-forward` does, may read everything without a login",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessTlsSettings:
     """Section `access.tls`: without `cert` and `key` nobody comes with a kubeconfig."""
 
@@ -579,6 +605,7 @@ class ControllerSettings:
     extender: ExtenderSettings = field(default_factory=ExtenderSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     certificates: CertificateSettings = field(default_factory=CertificateSettings)
     reservation: ReservationSettings = field(default_factory=ReservationSettings)

@@ -164,6 +164,13 @@ def _service_accounts(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(parts))
 
 
+def _spiffe_ids(text: str) -> tuple[str, ...]:
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if len(parts) > _MAX_TRACES:
+        raise ValueError("a list")
+    return tuple(dict.fromkeys(map(_controller_id, parts)))
+
+
 def _host_paths(text: str) -> tuple[str, ...]:
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     if len(parts) > _MAX_HOST_PATHS:
@@ -324,6 +331,13 @@ CONTEXT: Kind[str] = Kind(
 SERVICE_ACCOUNTS: Kind[tuple[str, ...]] = Kind(
     f"0 to {_MAX_TRACES} service accounts separated by commas, each namespace/name",
     _service_accounts,
+    ",".join,
+    Shape.LIST,
+    {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_TRACES},
+)
+SPIFFE_IDS: Kind[tuple[str, ...]] = Kind(
+    f"0 to {_MAX_TRACES} SPIFFE IDs separated by commas",
+    _spiffe_ids,
     ",".join,
     Shape.LIST,
     {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_TRACES},

@@ -104,7 +104,7 @@ async def _in_a_folder(course: _Course, checks: Sequence[Check], *, keep: bool) 
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     is_worth_keeping = True
     try:
-        laptop = Laptop(folder, confirmed=True)
+        laptop = Laptop(folder, confirmed=True, console=keep)
         try:
             await _on_a_cluster(laptop, course, checks, keep=keep)
         finally:

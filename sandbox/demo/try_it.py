@@ -35,6 +35,7 @@ def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
                 f"export GPUWARDEN_SERVER=unix:{addresses.local}",
             ),
         ),
+        *_console(addresses),
         Section(
             "What the controller knows, and where a pod would pass",
             (
@@ -97,3 +98,12 @@ def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
             ),
         ),
     )
+
+
+def _console(addresses: Addresses) -> tuple[Section, ...]:
+    if not addresses.api:
+        return ()
+    port = addresses.api.rpartition(":")[2]
+    url = f"https://localhost:{port}/"
+    title = f"Open {url} in a browser; it warns, and reads"
+    return (Section(title, (f"curl -sk {url}v1/fleet", f"curl -sk {url}v1/nodes/{HOPPER}")),)

@@ -31,6 +31,7 @@ def test_each_direct_dependency_has_one_line_of_reason() -> None:
 
 
 _MODULES = {
+    "Jinja2": "jinja2",
     "PyYAML": "yaml",
     "grpcio": "grpc",
     "grpcio-health-checking": "grpc_health",

@@ -197,8 +197,10 @@ def test_the_demo_starts_with_its_own_requirement_set() -> None:
 def test_what_the_demo_declares_it_imports() -> None:
     modules = {"grpcio-health-checking": "grpc_health", "grpcio-reflection": "grpc_reflection"}
     modules |= {"nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
+    modules |= {"Jinja2": "jinja2"}
     declared = {modules.get(x, x) for x in PROJECT["dependency-groups"]["demo"]}
-    found = imported("sandbox.controller_main,agent.__main__,gpuwarden.cli.app", "demo.txt")
+    programs = "sandbox.controller_main,agent.__main__,gpuwarden.cli.app"
+    found = imported(f"{programs},controller.console.console", "demo.txt")
     assert declared - found == set()
 
 

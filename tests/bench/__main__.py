@@ -17,6 +17,7 @@ from tests.bench import (
     agent_rows,
     audit_rows,
     binding_rows,
+    console_rows,
     core_rows,
     filter_rows,
     ingest_rows,
@@ -50,6 +51,7 @@ def parts(folder: Path, peers: Path) -> dict[str, Callable[[], list[Row]]]:
         "audit": lambda: audit_rows.audit_rows(folder),
         "agent": lambda: agent_rows.agent_rows(folder, CACHE),
         "ready": lambda: ready_rows.ready_rows(folder, peers),
+        "console": lambda: console_rows.console_rows(folder),
     }
 
 

@@ -30,6 +30,7 @@ SETS: Final[Mapping[str, Values]] = {
         "certificates": {"mode": "given", "caBundle": CA},
         "webhooks": {"callerCertificate": True},
         "httpApi": {"enabled": True, "readers": ["team-a/exporter"]},
+        "console": {"enabled": True, "proxies": ["spiffe://prod.acme.io/proxy"]},
     },
     "cert-manager": {
         "certificates": {"mode": "cert-manager"},

@@ -35,6 +35,10 @@ def refused(values: dict[str, Any], **options: Any) -> str:
             "agentImages: given, expected [] with evaluation.enabled",
         ),
         (
+            {"console": {"enabled": True}},
+            "console.enabled: true, expected httpApi.enabled: true too",
+        ),
+        (
             {"spire": {"serverAddress": ""}},
             "spire.serverAddress is empty, expected host:port of your SPIRE server",
         ),

@@ -13,6 +13,7 @@ from tests.deploy.test_admission_files import ADMISSION, overlay
 
 HTTP_API = KUSTOMIZE / "components" / "http-api"
 EXTENDER = KUSTOMIZE / "components" / "extender"
+CONSOLE = KUSTOMIZE / "components" / "console"
 NAME = "gpuwarden-api"
 
 
@@ -44,6 +45,16 @@ def test_the_component_opens_the_api_over_tls(tmp_path: Path, others: tuple[Path
 def test_without_the_component_there_is_no_api() -> None:
     container = container_of(one(rendered(BASE), "StatefulSet", "gpuwarden-controller"))
     assert settings_of(container).api.tls.cert is None
+
+
+def test_the_console_is_off_until_its_component_is_there(tmp_path: Path) -> None:
+    for components, is_there in (((HTTP_API,), False), ((HTTP_API, CONSOLE), True)):
+        folder = tmp_path / str(is_there)
+        folder.mkdir()
+        made = rendered(overlay(folder, *components))
+        settings = settings_of(container_of(one(made, "StatefulSet", "gpuwarden-controller")))
+        assert settings.console.enabled is is_there
+        assert (settings.console.loopback, settings.console.proxies) == (False, ())
 
 
 def test_the_certificate_has_the_services_names_and_secret() -> None:

@@ -5,26 +5,42 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from cryptography import x509
 
-from controller.access import BoundPod, FoundPod, TokenIdentity
+from controller.access import BoundPod, FoundPod, PeerUsage, Person, TokenIdentity
+from controller.audit.checkpoints import Published
 from controller.binding.records import ReservationChange
+from controller.console.console import Console, ConsoleBounds
+from controller.explain.fleet_rows import FleetFacts
+from controller.explain.pod import AllocationTrace
+from controller.explain.pod_views import SeenPod
+from controller.fleet.directory import KnownNode
+from controller.fleet.quarantine import Shown, show
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.record import PodGone, PodRef, PodSeen
 from controller.ledger.reservation_id import ReservationSubject
 from controller.ledger.restore import LivePod
-from controller.people.reviews import TokenReviews
+from controller.operations.operator_service import Done, OperatorService, Order
+from controller.people.reviews import AccessReviews, TokenReviews
+from controller.people.rights import Right
+from controller.people.roles import Roles
+from controller.placement.explanation import FitReport
+from controller.policy import DEFAULT_POLICY
 from controller.web.api import ApiLimits, Endpoint
 from controller.web.authentication import Authentication
 from controller.web.documents import FinalizeRequest, Inventory
 from controller.web.finalize import Finalizer
 from controller.web.listener import HttpServer
 from controller.web.operations import Operation
+from controller.web.reading import Reading, Sources
 from controller.web.tls import TlsFiles
-from gpuwarden.reasons import Refusal
+from controller.web.v1 import V1
+from controller.web.v1_operations import StatusView, Witness
+from controller.web.viewers import PeopleRules, Viewers
+from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.settings.values import Address
 from sandbox.spiffe.ca import InsecureCa
 from tests.builders.bindings import IDS
@@ -80,6 +96,26 @@ class ApiWorld(SeenConnections):
         self.answers: list[tuple[str, int]] = []
         self.failures: list[Exception] = []
         self.calls: list[tuple[str, str | None]] = []
+        self.people: dict[str, Person] = {}
+        """By token."""
+        self.rights: set[tuple[str, Right]] = set()
+        """User and what they may do."""
+        self.rules = {"cookie": True}
+        """How people come (`PeopleRules`)."""
+        self.seen: list[SeenPod] | None = []
+        self.labels: dict[str, KnownNode] = {}
+        self.traces: dict[str, AllocationTrace] = {}
+        self.fits: dict[str, FitReport] = {}
+        """By namespace/name."""
+        self.audit = folder / "audit"
+        self.published: Published | None = None
+        self.witnesses: list[Witness] = []
+        self.alarms: dict[str, tuple[str, ...]] = {}
+        self.warnings: list[str] = []
+        self.not_ready = ""
+        self.enforcement = "enforce"
+        self.evaluation = False
+        self.operators = FakeOperators(self)
         self.changes: list[ReservationChange] = []
         self.port = 0
 
@@ -114,6 +150,81 @@ class ApiWorld(SeenConnections):
         ledger = self.memory.snapshot()
         now_ns = 0 if self.is_ledger_fresh else ledger.fresh_until_ns
         return Inventory(self.fleet, ledger, {}, now_ns)
+
+    # --- what v1 is told of ---
+
+    def facts(self) -> FleetFacts:
+        found = self.inventory()
+        return FleetFacts(found.fleet, found.ledger, self.labels, found.now_ns)
+
+    def shown(self, node: str) -> Shown:
+        view = self.fleet.nodes.get(node)
+        return show(node, None, view, unwritten=None, now_ns=0)
+
+    def status(self) -> StatusView:
+        return StatusView(
+            cluster="lab",
+            replica="controller-0",
+            version="0.1.0",
+            not_ready=self.not_ready,
+            warnings=self.warnings,
+            enforcement=self.enforcement,
+            evaluation=self.evaluation,
+            leads=True,
+            replicas=["controller-0"],
+            alarms={x: list(codes) for x, codes in self.alarms.items()},
+            spire="ok",
+            ledger_known=self.is_ledger_fresh,
+        )
+
+    async def trace(self, namespace: str, name: str) -> AllocationTrace | Refusal:
+        unknown = Refusal(ReasonCode.POD_UNKNOWN, f"no pod {namespace}/{name}")
+        return self.traces.get(f"{namespace}/{name}", unknown)
+
+    async def verdicts(self, namespace: str, name: str) -> FitReport | Refusal:
+        unknown = Refusal(ReasonCode.POD_UNKNOWN, f"no pod {namespace}/{name}")
+        return self.fits.get(f"{namespace}/{name}", unknown)
+
+    def sources(self) -> Sources:
+        return Sources(
+            facts=self.facts,
+            policy=lambda: DEFAULT_POLICY,
+            shown=self.shown,
+            status=self.status,
+            pods=lambda: self.seen or (),
+            trace=self.trace,
+            verdicts=self.verdicts,
+            audit=self.audit,
+            published=lambda: self.published,
+            witnesses=lambda: self.witnesses,
+            alarms=lambda: self.alarms,
+            clock=self.clock,
+        )
+
+    async def review(self, person: Person, right: Right) -> bool:
+        return (person.username, right) in self.rights
+
+    def viewers(self, callers: Authentication, **rules: Any) -> Viewers:
+        people = PeopleRules(
+            reviews=TokenReviews(
+                FakePersonReviewer(self.people),
+                boottime_ns=self.clock.boottime_ns,
+                reviewed=lambda _result: None,
+            ),
+            roles=Roles(
+                AccessReviews(
+                    self, boottime_ns=self.clock.boottime_ns, reviewed=lambda _result: None
+                )
+            ),
+            **{**self.rules, **rules},
+        )
+        return Viewers(
+            callers,
+            people,
+            roots=lambda: self.roots,
+            wall=lambda: datetime.now(UTC) + self.late,
+            trust_domain=TD,
+        )
 
     # --- callers ---
 
@@ -156,9 +267,46 @@ class ApiWorld(SeenConnections):
             return answer.status, await answer.json()
 
 
+class FakeOperators:
+    """Does nothing, and remembers what it was told to do."""
+
+    def __init__(self, world: ApiWorld) -> None:
+        self._world = world
+        self.acts: list[tuple[str, Order, str]] = []
+        self.refusal: Refusal | None = None
+
+    async def accept(self, order: Order, expected: str) -> Done | Refusal:
+        return self._done("accept", order, expected)
+
+    async def release(self, order: Order, expected: str) -> Done | Refusal:
+        return self._done("release", order, expected)
+
+    async def quarantine(self, order: Order) -> Done | Refusal:
+        return self._done("quarantine", order, "")
+
+    def _done(self, act: str, order: Order, expected: str) -> Done | Refusal:
+        self.acts.append((act, order, expected))
+        return self.refusal or Done(self._world.shown(order.node))
+
+
+class FakePersonReviewer:
+    """An API server's opinion of people's tokens."""
+
+    def __init__(self, known: dict[str, Person]) -> None:
+        self._known = known
+
+    async def review(self, token: str) -> Person | None:
+        return self._known.get(token)
+
+
 @asynccontextmanager
 async def api_world(
-    folder: Path, *, has_reviews: bool = True, **limits: Any
+    folder: Path,
+    *,
+    has_reviews: bool = True,
+    rules: dict[str, Any] | None = None,
+    stream_s: float = 0.3,
+    **limits: Any,
 ) -> AsyncIterator[ApiWorld]:
     world = ApiWorld(folder)
     certificate, key = world.web.issue("api", server=True)
@@ -174,10 +322,37 @@ async def api_world(
         path_prefix="/gpuwarden",
         readers=("monitoring/shop",),
     )
+    viewers = world.viewers(authentication, **(rules or {}))
+    usage = PeerUsage(openings=bounds.others, messages=bounds.others)
+    reading = Reading(world.sources(), viewers)
+    v1 = V1(
+        reading,
+        viewers,
+        usage=usage,
+        boottime_ns=world.boottime_ns,
+        answered=world.answered,
+        failed=world.failed,
+        answer_s=bounds.answer_s,
+        stream_s=stream_s,
+    )
+    console = Console(
+        reading,
+        viewers,
+        v1,
+        cast("OperatorService", world.operators),
+        usage=usage,
+        clock=world.clock,
+        answered=world.answered,
+        failed=world.failed,
+        bounds=ConsoleBounds(answer_s=bounds.answer_s, receive_s=bounds.receive_s),
+    )
     endpoint = Endpoint(
         authentication,
         world.inventory,
         Finalizer(world.store, world, IDS, world.changes.append),
+        viewers=viewers,
+        usage=usage,
+        routes=(v1.add_routes, console.add_routes),
         sink=world,
         boottime_ns=world.boottime_ns,
         limits=bounds,

@@ -36,6 +36,7 @@ SAYS = {
     "gpuwarden explain node legacy-0": "INVENTORY_CHANGED",
     "gpuwarden explain node ampere-0": "NODE_STALE",
     "gpuwarden node release": "released from quarantine",
+    "curl -sk": r'"grouped-by":"class"|"name":"hopper-0"',
     "curl -s -H": r'"NodeNames": ?\["hopper-0"',
 }
 """What a command must have said, by its beginning."""

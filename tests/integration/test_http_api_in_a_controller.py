@@ -8,7 +8,9 @@ from typing import Any
 
 import aiohttp
 
+from controller.web.viewers import COOKIE
 from tests.builders.web_certificates import WebCa
+from tests.fakes.api_server import AUDIENCE
 from tests.fakes.cluster import GPUS, FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
 from tests.fakes.running_controller import TD
@@ -42,6 +44,18 @@ class Calling:
             session.request(method, url, json=body) as answer,
         ):
             return answer.status, await answer.json()
+
+    async def send(self, path: str, token: str, **form: str) -> int:
+        """A form of the console's own page; the status of what comes."""
+        context = ssl.create_default_context(cafile=str(self._ca.file))
+        headers = {"Cookie": f"{COOKIE}={token}", "Sec-Fetch-Site": "same-origin"}
+        connector = aiohttp.TCPConnector(ssl=context)
+        url = f"https://{self._address}{path}"
+        async with (
+            aiohttp.ClientSession(connector=connector, headers=headers) as session,
+            session.post(url, data=form, allow_redirects=False) as answer,
+        ):
+            return answer.status
 
 
 def settings_of(ca: WebCa) -> dict[str, str]:
@@ -119,6 +133,49 @@ async def test_a_pod_confirms_its_own_reservation_and_readers_see_it(cluster: Fa
         assert records[0]["actor"] == user["username"]
         assert records[2]["actor"] == f"spiffe://{TD}/gpuwarden/operator/jane"
         assert SECRET not in json.dumps(controller.records())
+
+
+async def test_people_read_and_act_as_the_api_server_lets_them(cluster: FakeCluster) -> None:
+    ca = WebCa(cluster.folder, "api-listener-ca")
+    for name in ("anna", "jane"):
+        user = {"username": name, "groups": ["system:authenticated"]}
+        cluster.api.reviewed[name] = {"user": user, "audiences": [AUDIENCE]}
+    cluster.api.may |= {
+        ("anna", "get", "pods", "team-a"),
+        ("jane", "inspect", "fleet", ""),
+        ("jane", "operate", "fleet", ""),
+    }
+    async with cluster.live(**settings_of(ca), console__enabled="true") as here:
+        there = Calling(here.controller.addresses.api, ca, cluster)
+        here.create("train-0")
+        given = await here.bound("train-0")
+        status, pods = await there.ask("GET", "/v1/pods?namespace=team-a", "anna")
+        assert (status, [(x["name"], x["state"]) for x in pods["items"]]) == (
+            200,
+            [("train-0", "bound")],
+        )
+        assert list(pods["items"][0]["gpus"]) == [given]
+        assert (await there.ask("GET", "/v1/pods?namespace=team-b", "anna"))[0] == 403
+        assert (await there.ask("GET", "/v1/nodes", "anna"))[0] == 403
+        status, trace = await there.ask("GET", "/v1/pods/team-a/train-0", "jane")
+        stages = {x["name"]: x["state"] for x in trace["stages"]}
+        assert {stages[x] for x in ("required", "reserved", "bound")} == {"reached"}
+        status, gpu = await there.ask("GET", f"/v1/gpus/{given}", "jane")
+        assert [(x["namespace"], x["pod"]) for x in gpu["history"]["holdings"]] == [
+            ("team-a", "train-0")
+        ]
+        assert [x["node"] for x in gpu["history"]["places"]] == ["node-1"]
+        assert (await there.ask("GET", "/v1/audit/checkpoint", "jane"))[0] == 200
+        act = "/ui/nodes/node-1/quarantine"
+        assert await there.send(act, "anna", reason="no right") == 403
+        assert await there.send(act, "jane", reason="looks wrong") == 303
+        status, node = await there.ask("GET", "/v1/nodes/node-1", "jane")
+        assert node["node"]["state"] != "eligible"
+        assert node["enrollment"]["quarantined-by"] == "user jane"
+        records = [x for x in here.controller.records() if x["kind"] == "node.operator"]
+        assert [(x["actor"], x["refs"]["reason"]) for x in records] == [
+            ("user jane", "looks wrong")
+        ]
 
 
 async def test_an_api_server_that_forgets_whose_tokens_these_are(cluster: FakeCluster) -> None:

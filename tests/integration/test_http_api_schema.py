@@ -17,7 +17,8 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth
 
 from controller.access import Rate
-from controller.web.operations import OPERATIONS, Operation
+from controller.web.openapi import EVERY_OPERATION
+from controller.web.operations import Operation
 from tests.fakes.http_api import TD, ApiWorld, api_world
 from tests.hang import HANG_S
 
@@ -66,7 +67,7 @@ def _ask(
     base, ca = f"https://localhost:{world.port}", str(world.web.file)
     document = session.get(f"{base}/openapi.json", timeout=HANG_S, verify=ca).json()
     schema = schemathesis.openapi.from_dict(document)
-    described, found = OPERATIONS[operation], list[int]()
+    described, found = EVERY_OPERATION[operation], list[int]()
 
     @settings(
         max_examples=EXAMPLES,
@@ -100,6 +101,12 @@ async def test_lists_answer_what_the_document_says(tmp_path: Path, operation: Op
     assert await asked(tmp_path, operation, READER) == {200}
     assert 400 in await asked(tmp_path, operation, READER, GenerationMode.NEGATIVE)
     assert await asked(tmp_path, operation, POD) == {403}
+
+
+@pytest.mark.parametrize("operation", [Operation.V1_NODES, Operation.V1_FLEET, Operation.V1_PODS])
+async def test_v1_answers_what_the_document_says(tmp_path: Path, operation: Operation) -> None:
+    assert await asked(tmp_path, operation, READER) == {200}
+    assert 400 in await asked(tmp_path, operation, READER, GenerationMode.NEGATIVE)
 
 
 async def test_finalize_answers_what_the_document_says(tmp_path: Path) -> None:

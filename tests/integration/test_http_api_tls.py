@@ -410,7 +410,7 @@ async def test_the_document_and_the_probe_are_for_anybody(world: ApiWorld, probe
 
 
 async def test_other_paths_and_methods(world: ApiWorld) -> None:
-    assert (await world.ask("GET", "/"))[0] == 404
+    assert (await world.ask("GET", "/none"))[0] == 404
     assert (await world.ask("GET", "/finalize", "pod"))[0] == 405
     assert (await world.ask("DELETE", "/devices", svid=OPERATOR))[0] == 405
     assert world.answers == []

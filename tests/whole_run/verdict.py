@@ -16,6 +16,7 @@ MAY_LACK: Final = (
     "no images: ",
     "no SPIRE: ",
     "no bash",
+    "no chromium",
     "kubectl is not on PATH",
     "a part of the tests",
 )

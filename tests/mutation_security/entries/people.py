@@ -79,14 +79,14 @@ ENTRIES: Final = (
     ),
     one(
         "tenant-trace",
-        "controller/rpc/tenants.py",
+        "controller/explain/tenant_messages.py",
         "    if one.name not in _OWN_FINDINGS and findings:\n",
         "    if not one.name and findings:\n",
         f"{TENANTS}::test_a_trace_names_no_other_pod",
     ),
     one(
         "tenant-holders",
-        "controller/rpc/tenants.py",
+        "controller/explain/tenant_messages.py",
         "holders=x.holders if counts else 1)",
         "holders=x.holders if x else 1)",
         f"{TENANTS}::test_holders_are_counted_within_a_share_group_alone",

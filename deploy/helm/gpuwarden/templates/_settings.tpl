@@ -66,6 +66,13 @@ api:
     key: {{ $folder }}/api/tls.key
   readers: {{ toJson .Values.httpApi.readers }}
 {{- end }}
+{{- if .Values.console.enabled }}
+console:
+  enabled: true
+  {{- with .Values.console.proxies }}
+  proxies: {{ toJson . }}
+  {{- end }}
+{{- end }}
 {{- if eq (include "gpuwarden.hasExtender" .) "true" }}
 listen:
   extender: ":8000"

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from controller.access import Caller, CallerKind, Person, calling
+from controller.explain.tenant_messages import shown_reservations, shown_trace
 from controller.ledger.record import PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.messages import trace_message
 from controller.rpc.services import PlacementServicer
-from controller.rpc.tenants import shown_reservations, shown_trace
 from gpuwarden.reason_texts import EXPLANATIONS
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import placement_pb2 as pb

@@ -1,0 +1,230 @@
+"""Pods as a list, and one pod from what it requires to what runs on its GPUs. Pure.
+
+The details are those of the allocation trace, in the words in which a person is shown it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from controller.explain.stages import StageName, StageState
+from controller.ledger.store import LedgerSnapshot
+from controller.placement.explanation import NodeFit
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reason_texts import EXPLANATIONS
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.wire.v1 import placement_pb2 as pb
+
+PENDING: Final = "pending"
+BOUND: Final = "bound"
+GONE: Final = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """A managed pod that the API server has."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    """Empty until it is bound."""
+
+
+class PodRow(msgspec.Struct, frozen=True, rename="kebab"):
+    """A managed pod, or one that still holds GPUs."""
+
+    namespace: str
+    name: str
+    uid: str
+    state: str
+    """pending, bound, or gone: it holds GPUs, and the API server has no such pod."""
+    node: str
+    gpus: dict[str, str]
+    """UUID to the state of its reservation."""
+
+
+def pod_rows(seen: Iterable[SeenPod] | None, ledger: LedgerSnapshot) -> list[PodRow]:
+    """By namespace and name; `seen` is None where nothing knows pods."""
+    rows: dict[str, PodRow] = {}
+    for pod in seen or ():
+        state = BOUND if pod.node else PENDING
+        held = ledger.parts_of(pod.uid)
+        node = pod.node or (held[0][0].record.node if held else "")
+        gpus = {x.record.gpu: holder.state.value for x, holder in held}
+        rows[pod.uid] = PodRow(pod.namespace, pod.name, pod.uid, state, node, gpus)
+    for uid in ledger.by_pod:
+        if uid in rows:
+            continue
+        held = ledger.parts_of(uid)
+        entry, holder = held[0]
+        gpus = {x.record.gpu: part.state.value for x, part in held}
+        state, pod_ref = BOUND if seen is None else GONE, holder.pod
+        rows[uid] = PodRow(
+            pod_ref.namespace, pod_ref.name or "-", uid, state, entry.record.node, gpus
+        )
+    return sorted(rows.values(), key=lambda x: (x.namespace, x.name, x.uid))
+
+
+# --- one pod
+
+
+class StageView(msgspec.Struct, frozen=True, rename="kebab"):
+    """A stage on the way to a GPU."""
+
+    name: str
+    state: str
+    """reached, waiting, unneeded, over, missing, mismatch or unknown."""
+    at: str
+    source: str
+    digest: str
+    """Of the evidence or of the list of nodes that says it; empty where there is none."""
+    gpus: list[str]
+    findings: list[str]
+
+
+class RejectionView(msgspec.Struct, frozen=True, rename="kebab"):
+    """All nodes that are rejected for one reason, and what would have to change."""
+
+    code: str
+    cause: str
+    remedy: str
+    detail: str
+    count: int
+    nodes: list[str]
+    """The first few by name."""
+
+
+class PodRecord(msgspec.Struct, frozen=True, rename="kebab"):
+    """A record of the audit log about it."""
+
+    record: int
+    at: str
+    kind: str
+    decision: str
+    codes: list[str]
+    node: str
+
+
+class PodDetail(msgspec.Struct, frozen=True, rename="kebab"):
+    """One pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    """Empty where the API server has no such pod."""
+    managed: bool
+    wrong: bool
+    """Whether something does not agree, or is not there."""
+    report_only: bool
+    code: str
+    """What keeps it from every node; else empty."""
+    detail: str
+    guarantee: str
+    """exact, set or node: what it is given, or the best that a node would promise."""
+    stages: list[StageView]
+    passing: int
+    passing_nodes: list[str]
+    rejections: list[RejectionView]
+    """What excludes most nodes first."""
+    records: list[PodRecord]
+    records_since: str
+
+
+class NodeVerdict(msgspec.Struct, frozen=True, rename="kebab"):
+    """What one node is to a pod that waits."""
+
+    node: str
+    passes: bool
+    code: str
+    detail: str
+    remedy: str
+    """What would have to change; empty where it passes."""
+    guarantee: str
+
+
+def pod_detail(found: pb.ExplainPodResponse) -> PodDetail:
+    """The trace, with what admission and filter have said between requirement and reservation."""
+    stages = {x.name: _stage(x) for x in found.stations}
+    ordered = [
+        stages[StageName.REQUIRED],
+        _decided("admitted", found.records, RecordKind.ADMISSION_DECISION, {"admitted", "allowed"}),
+        _decided("filtered", found.records, RecordKind.FILTER_DECISION, {"passed", "reported"}),
+        *(stages[x] for x in list(StageName)[1:]),
+    ]
+    return PodDetail(
+        namespace=found.namespace,
+        name=found.name,
+        uid=found.uid,
+        phase=found.phase,
+        managed=found.guarded,
+        wrong=found.wrong,
+        report_only=found.report_only,
+        code=found.code,
+        detail=found.detail,
+        guarantee=found.guarantee_given or found.guarantee,
+        stages=ordered,
+        passing=found.passing,
+        passing_nodes=list(found.passing_nodes),
+        rejections=[_rejection(x) for x in found.rejections],
+        records=[
+            PodRecord(x.seq, x.at, x.kind, x.decision, list(x.codes), x.node) for x in found.records
+        ][::-1],
+        records_since=found.records_since,
+    )
+
+
+def _stage(one: pb.Station) -> StageView:
+    return StageView(
+        one.name,
+        one.state,
+        one.at,
+        one.source,
+        one.evidence_digest,
+        list(one.gpus),
+        list(one.findings),
+    )
+
+
+def _decided(
+    name: str, records: Sequence[pb.PodRecord], kind: RecordKind, good: set[str]
+) -> StageView:
+    """By the last decision of this replica that its log still has."""
+    last = next((x for x in reversed(records) if x.kind == kind), None)
+    if last is None:
+        text = "this replica's log has no decision about it; another replica's may"
+        return StageView(name, StageState.UNKNOWN, "", "audit log", "", [], [text])
+    lines = [f"{last.decision}: record {last.seq}", *last.codes]
+    state = StageState.REACHED if not last.codes or last.decision in good else StageState.WAITING
+    return StageView(name, state, last.at, "audit log", "", [], lines)
+
+
+def _rejection(one: pb.Rejection) -> RejectionView:
+    known = _explained(one.code)
+    return RejectionView(
+        one.code, known.get("cause", ""), known.get("remedy", ""), one.detail, one.count,
+        list(one.nodes),
+    )  # fmt: skip
+
+
+def _explained(code: str) -> Mapping[str, str]:
+    try:
+        text = EXPLANATIONS[ReasonCode(code)]
+    except (KeyError, ValueError):
+        return {}
+    return {"cause": text.cause, "remedy": text.remedy}
+
+
+def verdicts(fits: Iterable[NodeFit]) -> Iterator[NodeVerdict]:
+    """Every node's, in the order of their names."""
+    for fit in fits:
+        if fit.refusal is not None:
+            code = fit.refusal.code.value
+            remedy = _explained(code).get("remedy", "")
+            yield NodeVerdict(fit.node, False, code, fit.refusal.detail, remedy, "")  # noqa: FBT003 -- as in its fields
+        else:
+            promise = "" if fit.promise is None else fit.promise.guarantee.value
+            yield NodeVerdict(fit.node, True, "", "", "", promise)  # noqa: FBT003 -- same

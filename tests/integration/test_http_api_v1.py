@@ -1,0 +1,322 @@
+"""The HTTP API v1 over real TLS: who sees what, pages, filters, ETags, events, proofs."""
+
+import asyncio
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from yarl import URL
+
+from controller.access import Person, Rate
+from controller.audit.log import DurableLog
+from controller.audit.opening import audit_log
+from controller.audit.sealing import LogIdentity
+from controller.explain.pod_views import SeenPod
+from controller.people.rights import INSPECT, OPERATE, read_pods
+from controller.record import Record
+from controller.web.viewers import COOKIE, GROUP_HEADER, USER_HEADER
+from gpuwarden.audit.merkle import Frontier, leaf_hash, verify_consistency, verify_inclusion
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.clock import SystemClock
+from gpuwarden.settings.controller import AuditSettings
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.builders.accounts import account, held, node_of, pod_document
+from tests.builders.fleet_views import fleet, healthy
+from tests.fakes.http_api import ApiWorld, api_world
+
+ANNA = Person("anna", ("dev",))
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[ApiWorld]:
+    async with api_world(tmp_path) as made:
+        made.people["anna-token"] = ANNA
+        yield made
+
+
+async def get(world: ApiWorld, path: str, token: str | None = "reader", **more: Any) -> Any:  # noqa: S107 -- of a fake
+    status, found = await world.ask("GET", path, token, **more)
+    assert status == 200, found
+    return found
+
+
+# --- who sees what
+
+
+@pytest.mark.parametrize("path", ["/v1/nodes", "/v1/fleet", "/v1/gpus", "/v1/classes", "/devices"])
+async def test_the_fleet_is_for_readers(world: ApiWorld, path: str) -> None:
+    assert (await world.ask("GET", path, "reader"))[0] == 200
+    assert (await world.ask("GET", path, svid="/gpuwarden/inspector/shop"))[0] == 200
+    for token, status, code in (
+        ("anna-token", 403, "ROLE_DENIED"),
+        ("pod", 403, "ROLE_DENIED"),
+        ("invented", 401, "TOKEN_INVALID"),
+        (None, 401, "TOKEN_INVALID"),
+    ):
+        found, problem = await world.ask("GET", path, token)
+        assert (found, problem["code"]) == (status, code)
+    world.rights.add(("anna", INSPECT))
+    world.clock.advance(seconds=11)
+    assert (await world.ask("GET", path, "anna-token"))[0] == 200
+
+
+async def test_a_person_sees_pods_of_namespaces_that_they_may_read(world: ApiWorld) -> None:
+    await world.reserve()
+    world.seen = [SeenPod("team-a", "train-0", "uid-0", "gpu-1"), SeenPod("team-b", "x", "u", "")]
+    for path in ("/v1/pods", "/v1/reservations"):
+        status, problem = await world.ask("GET", path, "anna-token")
+        assert (status, problem["code"]) == (403, "ROLE_DENIED")
+        assert "one namespace" in problem["error"]
+        asked = f"{path}?namespace=team-a"
+        status, problem = await world.ask("GET", asked, "anna-token")
+        assert status == 403
+        assert 'needs verb "get" on "pods" in namespace team-a' in problem["error"]
+    world.rights.add(("anna", read_pods("team-a")))
+    world.clock.advance(seconds=11)
+    pods = await get(world, "/v1/pods?namespace=team-a", "anna-token")
+    assert [(x["name"], x["state"], len(x["gpus"])) for x in pods["items"]] == [
+        ("train-0", "bound", 2)
+    ]
+    found = await get(world, "/v1/reservations?namespace=team-a", "anna-token")
+    assert [x["name"] for x in found["items"]] == ["train-0"]
+    assert (await world.ask("GET", "/v1/pods?namespace=team-b", "anna-token"))[0] == 403
+    every = await get(world, "/v1/pods")
+    assert [x["namespace"] for x in every["items"]] == ["team-a", "team-b"]
+
+
+async def test_a_person_reads_a_pod_without_others_in_it(world: ApiWorld) -> None:
+    found = account(pod_document(), held(), node=node_of())
+    assert found is not None
+    world.traces["team-a/train-0"] = found
+    path = "/v1/pods/team-a/train-0"
+    assert (await world.ask("GET", path, "anna-token"))[0] == 403
+    world.rights.add(("anna", read_pods("team-a", "train-0")))
+    world.clock.advance(seconds=11)
+    shown = await get(world, path, "anna-token")
+    names = ["required", "admitted", "filtered", "reserved", "bound", "kubelet", "nvml"]
+    assert [x["name"] for x in shown["stages"]] == names
+    assert shown["stages"][-1]["findings"] == ["what else is on these GPUs is shown to inspectors"]
+    assert (await world.ask("GET", f"{path}/nodes", "anna-token"))[0] == 403
+    assert (await world.ask("GET", "/v1/pods/team-a/other", "reader"))[0] == 404
+
+
+async def test_who_cannot_be_asked_about_sees_nothing(world: ApiWorld) -> None:
+    world.people["long"] = Person("x" * 10)
+    status, problem = await world.ask("GET", "/v1/status", "nobody")
+    assert (status, problem["code"]) == (401, "TOKEN_INVALID")
+    assert (await get(world, "/v1/status", "anna-token"))["cluster"] == "lab"
+
+
+async def test_a_cookie_is_as_good_as_a_header_where_there_is_a_console(tmp_path: Path) -> None:
+    headers = {"Cookie": f"{COOKIE}=anna-token"}
+    for cookie, status in ((True, 200), (False, 401)):
+        folder = tmp_path / str(cookie)
+        folder.mkdir()
+        async with api_world(folder, rules={"cookie": cookie}) as world:
+            world.people["anna-token"] = ANNA
+            assert (await world.ask("GET", "/v1/status", headers=headers))[0] == status
+
+
+async def test_a_proxy_names_its_user_and_nobody_else_does(tmp_path: Path) -> None:
+    proxy = "spiffe://example.org/proxy"
+    async with api_world(tmp_path, rules={"proxies": {proxy}}) as world:
+        world.rights.add(("bob", INSPECT))
+        bob = {USER_HEADER: "bob", GROUP_HEADER: "dev"}
+        path = "/v1/nodes"
+        assert (await world.ask("GET", path, svid="/proxy", headers=bob))[0] == 200
+        assert (await world.ask("GET", "/devices", svid="/proxy", headers=bob))[0] == 200
+        for headers in ({}, {USER_HEADER: "system:anonymous"}):
+            status, problem = await world.ask("GET", path, svid="/proxy", headers=headers)
+            assert (status, problem["code"]) == (401, "TOKEN_INVALID")
+        carl = {USER_HEADER: "carl"}
+        assert (await world.ask("GET", path, svid="/proxy", headers=carl))[0] == 403
+        assert (await world.ask("GET", path, svid="/other", headers=bob))[0] == 401
+        assert (await world.ask("GET", path, headers=bob))[0] == 401
+        assert (await world.ask("GET", path, "invented", headers=bob))[0] == 401
+
+
+async def test_this_machine_reads_without_a_login_only_where_that_is_allowed(
+    tmp_path: Path,
+) -> None:
+    async with api_world(tmp_path, rules={"loopback": True}) as world:
+        assert (await world.ask("GET", "/v1/nodes"))[0] == 200
+        foreign = {"Host": "rebound.example.com"}
+        assert (await world.ask("GET", "/v1/nodes", headers=foreign))[0] == 401
+        assert (await world.ask("GET", "/v1/nodes", "invented"))[0] == 401
+
+
+async def test_callers_are_slowed_down(tmp_path: Path) -> None:
+    async with api_world(tmp_path, others=Rate(0.1, 2)) as world:
+        found = [(await world.ask("GET", "/v1/status", "reader"))[0] for _ in range(3)]
+        assert found == [200, 200, 429]
+
+
+# --- lists
+
+
+async def test_pages_join_to_the_whole(world: ApiWorld) -> None:
+    world.fleet = fleet(*(healthy(f"gpu-{x}", gpus=3) for x in range(4)))
+    names, path = [], "/v1/gpus?limit=5&model=H100"
+    while path:
+        async with world.session("reader") as client, client.get(path) as answer:
+            found = await answer.json()
+            link = answer.links.get("next")
+            path = "" if link is None else str(URL(link["url"]).relative())
+        names += [f"{x['node']}/{x['index']}" for x in found["items"]]
+        assert (found["next"] is None) is (path == "")
+    assert names == [f"gpu-{node}/{gpu}" for node in range(4) for gpu in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("limit=0", "limit: 0, expected 1 to 500"),
+        ("state=nonsense", "state: nonsense, expected one of lost, quarantined"),
+        ("colour=red", "colour: no such parameter, expected q, node-state"),
+        ("zone=a&zone=b", "zone: given twice, expected once"),
+        ("namespace=A%20B", "namespace: A B, expected an RFC 1123 name"),
+        ("q=%07", "q: \\x07, expected 1 to 253 characters without"),
+    ],
+)
+async def test_a_parameter_that_is_wrong_is_named(world: ApiWorld, query: str, error: str) -> None:
+    status, problem = await world.ask("GET", f"/v1/nodes?{query}", "reader")
+    assert status == 400
+    assert problem["error"].startswith(error)
+
+
+async def test_equal_answers_have_equal_tags(world: ApiWorld) -> None:
+    async with world.session("reader") as client:
+        async with client.get("/v1/nodes") as answer:
+            tag = answer.headers["ETag"]
+            assert answer.headers["Cache-Control"] == "private, no-cache"
+            assert len((await answer.json())["items"]) == 2
+        known = {"If-None-Match": tag}
+        async with client.get("/v1/nodes", headers=known) as answer:
+            assert (answer.status, await answer.read()) == (304, b"")
+        world.fleet = fleet(healthy("gpu-1", gpus=1))
+        async with client.get("/v1/nodes", headers=known) as answer:
+            assert answer.status == 200
+            assert answer.headers["ETag"] != tag
+
+
+async def test_without_the_ledger_lists_of_it_say_so(world: ApiWorld) -> None:
+    world.is_ledger_fresh = False
+    for path in ("/v1/pods", "/v1/reservations"):
+        status, problem = await world.ask("GET", path, "reader")
+        assert (status, problem["code"]) == (503, "LEDGER_UNAVAILABLE")
+
+
+async def test_one_node_and_one_gpu(world: ApiWorld) -> None:
+    await world.reserve()
+    found = await get(world, "/v1/nodes/gpu-1", None, svid="/gpuwarden/operator/jane")
+    assert found["node"]["state"] == "eligible"
+    assert found["comparison"]["most-common-nodes"] == 2
+    assert found["enrollment"]["can-be-accepted"] is False
+    serial = found["node"]["gpus"][3]["serial"]
+    path = f"/v1/gpus/{serial}"
+    by_serial = await get(world, path, None, svid="/gpuwarden/operator/jane")
+    assert by_serial["uuid"] == "GPU-gpu-1-3"
+    assert (await world.ask("GET", path, "reader"))[0] == 404
+    held_one = await get(world, "/v1/gpus/GPU-gpu-1-0")
+    assert held_one["now"]["reserved-by"] == ["team-a/train-0"]
+    status, problem = await world.ask("GET", "/v1/nodes/none", "reader")
+    assert (status, problem["code"]) == (404, "NODE_UNKNOWN")
+
+
+# --- events
+
+
+async def test_changes_come_as_events(tmp_path: Path) -> None:
+    async with (
+        api_world(tmp_path, stream_s=2.5) as world,
+        world.session("reader") as client,
+        client.get("/v1/events") as answer,
+    ):
+        assert answer.content_type == "text/event-stream"
+        await answer.content.readuntil(b": connected\n\n")
+        world.fleet = fleet(healthy("gpu-1", gpus=4), healthy("gpu-9", gpus=1))
+        await world.reserve()
+        rest = (await answer.content.read()).decode()
+    events = [x.split("\n") for x in rest.strip().split("\n\n") if x.startswith("event")]
+    assert [x[0] for x in events] == ["event: node", "event: node", "event: reservations"]
+    told = [json.loads(x[1].removeprefix("data: ")) for x in events[:2]]
+    assert [(x["name"], x["state"]) for x in told] == [("gpu-2", "gone"), ("gpu-9", "eligible")]
+
+
+# --- the audit log
+
+
+async def test_records_and_their_proofs(world: ApiWorld) -> None:
+    async with asyncio.timeout(20):
+        log = await _log(world).open()
+        for number in range(5):
+            record = Record(RecordKind.NODE_OPERATOR, "jane", f"node/gpu-{number}", "accepted")
+            await log.grant(replace(record, refs={"reason": "<b>new</b>"}))
+        await log.close()
+        again = await _log(world).open()
+        await again.close()
+    world.published = again.published
+    found = await get(world, "/v1/audit?kind=node.&limit=2&actor=jan")
+    assert [x["subject"] for x in found["items"]] == ["node/gpu-4", "node/gpu-3"]
+    following = await get(world, f"/v1/audit?kind=node.&after={found['next']}")
+    assert [x["subject"] for x in following["items"]] == ["node/gpu-2", "node/gpu-1", "node/gpu-0"]
+    assert following["next"] is None
+    assert (await world.ask("GET", "/v1/audit?after=x", "reader"))[0] == 400
+    assert (await get(world, "/v1/audit?code=NODE_STALE"))["items"] == []
+    assert len((await get(world, "/v1/audit?q=GPU-2"))["items"]) == 1
+    head = await get(world, "/v1/audit/checkpoint")
+    row = found["items"][0]
+    query = f"/v1/audit/proof?record={row['record']}&from=3"
+    proof = await get(world, query)
+    leaf, root = leaf_hash(row["line"].encode()), b64decode(head["root"])
+    hashes = [b64decode(x) for x in proof["inclusion"]]
+    verify_inclusion(leaf, row["record"] - 1, head["size"], root, hashes)
+    older = b64decode(_root(world, 3))
+    verify_consistency(3, older, head["size"], root, [b64decode(x) for x in proof["consistency"]])
+    for bad, status in (
+        ("record=99999", 400),
+        ("size=99999&record=1", 400),
+        ("", 400),
+        ("record=0", 400),
+    ):
+        assert (await world.ask("GET", f"/v1/audit/proof?{bad}", "reader"))[0] == status
+    (world.audit / "tree").write_bytes(b"\0" * 10_000)
+    status, problem = await world.ask("GET", query, "reader")
+    assert (status, problem["code"]) == (503, "AUDIT_UNAVAILABLE")
+
+
+def _log(world: ApiWorld) -> DurableLog:
+    """Opened again it publishes the checkpoint with which it was closed."""
+    return audit_log(
+        AuditSettings(dir=world.audit),
+        LogIdentity("lab/controller-0", "boot", "1" * 32),
+        SystemClock(),
+        Instruments(Process.CONTROLLER, "0.1.0"),
+        copies_to=None,
+    )
+
+
+def _root(world: ApiWorld, size: int) -> str:
+    lines = b"".join(x.read_bytes() for x in sorted(world.audit.glob("*.jsonl"))).splitlines()
+    tree = Frontier()
+    for line in lines[:size]:
+        tree.append(hashlib.sha256(b"\0" + line).digest())
+    return b64encode(tree.root()).decode()
+
+
+async def test_without_a_checkpoint_there_is_nothing_to_prove(world: ApiWorld) -> None:
+    for path in ("/v1/audit/checkpoint", "/v1/audit/proof?record=1"):
+        status, problem = await world.ask("GET", path, "reader")
+        assert (status, problem["code"]) == (503, "AUDIT_UNAVAILABLE")
+
+
+async def test_what_can_be_done_is_what_is_written_in_the_rights(world: ApiWorld) -> None:
+    """An operator's right alone shows nothing of the fleet."""
+    world.rights.add(("anna", OPERATE))
+    assert (await world.ask("GET", "/v1/nodes", "anna-token"))[0] == 403
