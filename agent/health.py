@@ -139,8 +139,9 @@ class HealthServer:
             self._connections.move(task, Phase.BUSY, asyncio.get_running_loop().time())
             method, answer = self._answer(head)
             writer.write(_response(answer, is_head=method == "HEAD"))
-        await writer.drain()
+        # Answered: a client that does not read gives way, too.
         self._connections.move(task, Phase.IDLE, asyncio.get_running_loop().time())
+        await writer.drain()
         writer.write_eof()
         # An abort now could overtake the answer: wait for the client to close, or for the deadline.
         while await reader.read(MAX_REQUEST_BYTES):

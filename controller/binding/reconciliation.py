@@ -23,6 +23,7 @@ from controller.ledger.attempt import (
     after_requeue,
     attempt_step,
     has_run_out,
+    move_of_part,
     watch_attempt,
 )
 from controller.ledger.record import (
@@ -281,7 +282,9 @@ class Followup:
                 case Requeue():
                     yield RequeuePod(reservation, pod)
                 case Move():
-                    moves.setdefault((reservation, step), []).extend(entries)
+                    for entry, part in zip(entries, parts, strict=True):
+                        move = move_of_part(step, part)
+                        moves.setdefault((reservation, move), []).append(entry)
 
     def _has_run_out(self, around: Around, watch: AttemptWatch) -> bool:
         """Of an attempt that is gone."""

@@ -18,7 +18,7 @@ from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.pods import KnownPod
-from controller.kube.resources import EVENTS, GROUP, ApiError, cleaned
+from controller.kube.resources import CORE_EVENTS, EVENTS, GROUP, ApiError, cleaned
 from controller.ledger.record import PodRef
 from controller.placement.filter_and_score import FilterDecision, Totals
 from gpuwarden.clock import Clock
@@ -84,7 +84,10 @@ Key = tuple[Regarding, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """One write to make: a new Event, or the count of one that is there."""
+    """One write to make: a new Event (events.k8s.io/v1), or count and text of one that is there.
+
+    The latter as core/v1: events.k8s.io/v1 lets nobody change a text.
+    """
 
     key: Key
     namespace: str
@@ -103,6 +106,7 @@ class _Series:
     written: int = 0
     """Of `count`, how many the API server knows of."""
     written_ns: int = 0
+    """0 until it was written, so that what is new comes first."""
     failures: int = 0
 
 
@@ -110,7 +114,8 @@ class EventSeries:
     """Notices merged into series; `reporter` is shown as the instance that reports.
 
     The first of a kind is written at once. Repeats become a count that is written at most once a
-    minute (events.k8s.io/v1 `series`). The number of kinds and of writes per second is bounded.
+    minute (`series`), together with the newest text. The number of kinds and of writes per second
+    is bounded.
     """
 
     def __init__(self, controller: str, reporter: str) -> None:
@@ -126,6 +131,7 @@ class EventSeries:
         self._forget(now_ns)
         found = self._series.get(notice.key)
         if found is not None:
+            found.notice = notice
             found.count += 1
             found.last_ns, found.last_wall_ns = now_ns, wall_ns
             return "merged"
@@ -135,18 +141,16 @@ class EventSeries:
         return "queued"
 
     def next_writing(self, now_ns: int) -> Writing | None:
-        """The next write that may be made now, oldest kind first."""
+        """The next write that may be made now: what is new, else what was written longest ago."""
         self._fill(now_ns)
         if self._tokens < 1.0:
             return None
-        for key, series in self._series.items():
-            is_repeat_due = (
-                series.count > max(series.written, 1) and now_ns - series.written_ns >= REPEAT_NS
-            )
-            if not series.written or is_repeat_due:
-                self._tokens -= 1.0
-                return self._writing(key, series)
-        return None
+        due = (key for key, x in self._series.items() if _is_due(x, now_ns))
+        key = min(due, key=lambda x: self._series[x].written_ns, default=None)
+        if key is None:
+            return None
+        self._tokens -= 1.0
+        return self._writing(key, self._series[key])
 
     def wrote(self, key: Key, now_ns: int) -> None:
         """The API server took the last writing of `key`."""
@@ -161,7 +165,7 @@ class EventSeries:
             return False
         series.failures += 1
         if is_gone:
-            series.written = 0
+            series.written = series.written_ns = 0
         if series.failures < _TRIES:
             return False
         del self._series[key]
@@ -179,7 +183,8 @@ class EventSeries:
         name = f"{notice.regarding.name[:_MAX_NAME]}.{series.name}"
         seen = {"count": series.count, "lastObservedTime": rfc3339(series.last_wall_ns, digits=6)}
         if series.written:
-            return Writing(key, namespace, name, {"series": seen}, is_new=False)
+            body = {"message": _text(notice)[:MAX_NOTE], "series": seen}
+            return Writing(key, namespace, name, body, is_new=False)
         event = self._event(series, namespace, name, seen)
         return Writing(key, namespace, name, event, is_new=True)
 
@@ -223,6 +228,11 @@ class EventSeries:
             for k, x in self._series.items()
             if now_ns - x.last_ns < FORGET_NS or x.count > x.written
         }
+
+
+def _is_due(series: _Series, now_ns: int) -> bool:
+    is_repeated = series.count > max(series.written, 1)
+    return not series.written or (is_repeated and now_ns - series.written_ns >= REPEAT_NS)
 
 
 def _text(notice: Notice) -> str:
@@ -502,7 +512,7 @@ class EventRecorder:
         if writing.is_new:
             await self._api.create(EVENTS, writing.body, writing.namespace)
         else:
-            await self._api.patch(EVENTS, writing.name, writing.body, writing.namespace)
+            await self._api.patch(CORE_EVENTS, writing.name, writing.body, writing.namespace)
 
     def _failed(self, writing: Writing, error: ApiError) -> None:
         if self._series.failed(writing.key, is_gone=error.is_not_found and not writing.is_new):

@@ -85,6 +85,8 @@ ATTESTATION_CLASSES: Final = Resource(GROUP, "v1alpha1", "attestationclasses")
 ATTESTATION_POLICIES: Final = Resource(GROUP, "v1alpha1", "attestationpolicies")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
 EVENTS: Final = Resource("events.k8s.io", "v1", "events", namespaced=True)
+CORE_EVENTS: Final = Resource("", "v1", "events", namespaced=True)
+"""The same objects, whose text can be changed this way."""
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews")
 SUBJECT_ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
 """Both are asked, never stored."""
@@ -131,7 +133,7 @@ CALLS: Final = (
     Call(Verb.GET, LEASES, own_namespace=True, name=LEASE_NAME),
     Call(Verb.PATCH, LEASES, own_namespace=True, name=LEASE_NAME),
     Call(Verb.CREATE, EVENTS),
-    Call(Verb.PATCH, EVENTS),
+    Call(Verb.PATCH, CORE_EVENTS),
     Call(Verb.CREATE, TOKEN_REVIEWS),
     Call(Verb.CREATE, SUBJECT_ACCESS_REVIEWS),
     Call(Verb.GET, CONFIG_MAPS, name=CLIENT_CA_NAME),

@@ -21,7 +21,7 @@ LOOK_SECONDS: Final = 10.0
 MOST_PODS: Final = 512
 """Pods that are told about in one look; the rest has its turn when some of them are gone."""
 AGAIN_NS: Final = 300 * NS_PER_S
-"""The same is said again after this time."""
+"""The same is said again after this time; other numbers at once: `EventSeries` merges them."""
 
 
 def waiting_notice(pod: AdmittedPod, found: PodExplanation) -> Notice | None:
@@ -70,8 +70,8 @@ class WaitingPodEvents:
         self._say = say
         self._boottime_ns = boottime_ns
         self._rules = rules
-        self._said: dict[str, tuple[str, int] | None] = {}
-        """By UID: the code that was said last, and when; None of a pod that has just come."""
+        self._said: dict[str, tuple[Notice, int] | None] = {}
+        """By UID: what was said last, and when; None of a pod that has just come."""
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, once."""
@@ -99,10 +99,10 @@ class WaitingPodEvents:
             if key not in known:
                 known[key] = self._explain(pod)
             notice = waiting_notice(pod, known[key])
-            if notice is not None and _is_due(notice.code, last, now_ns):
-                self._said[uid] = notice.code, now_ns
+            if notice is not None and _is_due(notice, last, now_ns):
+                self._said[uid] = notice, now_ns
                 self._say((notice,))
 
 
-def _is_due(code: str, last: tuple[str, int] | None, now_ns: int) -> bool:
-    return last is None or last[0] != code or now_ns - last[1] >= AGAIN_NS
+def _is_due(notice: Notice, last: tuple[Notice, int] | None, now_ns: int) -> bool:
+    return last is None or last[0] != notice or now_ns - last[1] >= AGAIN_NS

@@ -137,6 +137,18 @@ def attempt_step(
     return Move(HolderState.EXPIRED, "it was never bound")
 
 
+def move_of_part(move: Move, part: Holder) -> Move:
+    """What the attempt's move is for one part of it.
+
+    An early reservation is given to its pod one GPU after the other, and the pod is stored only
+    after the last one. Where that was broken off, a part without a UID was no pod's: nothing can
+    run on its GPU, and no report could ever show the end of a pod that it does not name.
+    """
+    if part.pod.uid is None and move.to is HolderState.RELEASING:
+        return Move(HolderState.EXPIRED, "its pod never came")
+    return move
+
+
 def _bound(holder: Holder, node: str, pod: PodSeen) -> Move:
     if pod.node != node:
         return Move(HolderState.REVOKED, "its pod was bound to another node")

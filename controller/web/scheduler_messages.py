@@ -6,6 +6,7 @@ unused list arrives as `null`. Nodes are never taken apart: their bytes are echo
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -85,6 +86,17 @@ class _Victim(msgspec.Struct, gc=False):
     metadata: _VictimMetadata
 
 
+class _MetaPod(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    uid: _Uid = msgspec.field(name="UID")
+
+
+class _MetaVictims(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What kube-scheduler itself sends, decoded in one pass; whatever else may come is not this."""
+
+    pods: list[_MetaPod] | None = msgspec.field(name="Pods")
+    violations: _Int64 = msgspec.field(name="NumPDBViolations")
+
+
 class _FilterResult(msgspec.Struct, rename="pascal"):
     nodes: object
     node_names: Sequence[str] | None
@@ -99,6 +111,7 @@ _NODES = msgspec.json.Decoder(_NodeList | None)
 _NAMES = msgspec.json.Decoder(list[_Name] | None)
 _NODE = msgspec.json.Decoder(_Node)
 _BY_NODE = msgspec.json.Decoder(dict[_Name, msgspec.Raw] | None)
+_META_BY_NODE = msgspec.json.Decoder(dict[_Name, _MetaVictims] | None)
 _PODS = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _VICTIM = msgspec.json.Decoder(_Victim)
 _UID = msgspec.json.Decoder(_Uid)
@@ -215,10 +228,8 @@ def decode_preemption_args(body: Body) -> PreemptionArgs:
         found = _in_any_case(body, {"pod", _WHOLE, _META})
         pod = _pod(found.get("pod", msgspec.UNSET))
         for key, uid_of in ((_META, _uid_alone), (_WHOLE, _uid_of_pod)):
-            by_node = _BY_NODE.decode(found[key]) if key in found else None
-            if by_node:
-                _bounded(list(by_node))
-                victims = {name: _victims(each, uid_of) for name, each in by_node.items()}
+            victims = _by_node(found[key], uid_of) if key in found else {}
+            if victims:
                 return PreemptionArgs(pod, victims)
         return PreemptionArgs(pod, {})
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PodDecodeError) as error:
@@ -232,6 +243,20 @@ def encode_preemption_result(victims: Mapping[str, Victims]) -> bytes:
         for name, each in victims.items()
     }
     return _ENCODER.encode({"NodeNameToMetaVictims": found})
+
+
+def _by_node(raw: msgspec.Raw, uid_of: Callable[[msgspec.Raw], str]) -> dict[str, Victims]:
+    if uid_of is _uid_alone:
+        with suppress(msgspec.ValidationError):
+            exact = _META_BY_NODE.decode(raw) or {}
+            _bounded(list(exact))
+            return {
+                name: Victims(tuple(pod.uid for pod in each.pods or ()), each.violations)
+                for name, each in exact.items()
+            }
+    by_node = _BY_NODE.decode(raw) or {}
+    _bounded(list(by_node))
+    return {name: _victims(each, uid_of) for name, each in by_node.items()}
 
 
 def _victims(raw: msgspec.Raw, uid_of: Callable[[msgspec.Raw], str]) -> Victims:

@@ -22,6 +22,7 @@ from controller.rpc.handshakes import BegunHandshakes
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller, tls_caller
 from controller.rpc.server import AddService, RpcServer, agents_server, local_server, set_serving
 from controller.rpc.services import OperatorServicer, PlacementServicer, SupportServicer
+from controller.rpc.tcp_peers import tcp_peers
 from controller.settings import ControllerSettings
 from controller.web.extender import ExtenderServer
 from controller.web.listener import HttpServer
@@ -43,6 +44,7 @@ from gpuwarden.wire.v1.support_pb2_grpc import add_SupportServiceServicer_to_ser
 
 _CALLS_BESIDE_STREAMS: Final = 1000
 _HANDSHAKES_S: Final = 5.0
+_SHOWN_PEERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class Listeners:
         self._instruments = instruments
         self._log = logger("controller")
         self._limited = LimitedLog(self._log, instruments)
-        self._begun = BegunHandshakes(time.monotonic)
+        self._agents_port = settings.listen.agents.port
+        self._begun = BegunHandshakes(time.monotonic, lambda: tcp_peers(self._agents_port))
         self._rpc: list[RpcServer] = []
         self._http = tuple(one for one in (ops, extender, admission, api) if one is not None)
         for one in self._http:
@@ -148,6 +151,7 @@ class Listeners:
         await before_agents()
         agents = self._agents_server()
         await self._serve(agents)
+        self._agents_port = int(agents.address.rpartition(":")[2])
         return Addresses(
             agents.address,
             extender,
@@ -273,14 +277,16 @@ class Listeners:
         while True:
             await asyncio.sleep(_HANDSHAKES_S)
             failed = self._begun.take_failed()
-            if failed:
-                self._count_failures("no-call", failed)
+            if failed.count:
+                self._count_failures("no-call", failed.count)
                 self._limited.warning(
                     Event.TLS_HANDSHAKE_FAILED,
                     listener="agents",
                     cause="no-call",
-                    count=failed,
-                    reason="connections without a call; gRPC does not say from whom or why",
+                    count=failed.count,
+                    peer=", ".join(failed.peers[:_SHOWN_PEERS]) or "not seen yet",
+                    reason="connections without a call; gRPC does not say why, the log of the"
+                    " agent at that address does (tunnel.failed)",
                 )
 
     def _count_failures(self, cause: str, count: int) -> None:

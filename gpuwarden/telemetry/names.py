@@ -116,7 +116,8 @@ HANDSHAKE_FAILURES = _counter(
     "tls_handshake_failures",
     _C,
     "TLS handshakes that failed, by listener (agents, extender, admission, api, access) and cause"
-    " (docs/troubleshooting.md lists them).",
+    " (docs/troubleshooting.md lists them). Of agents, connections without a call: gRPC tells no"
+    " more; the agents count why (gpuwarden_agent_dial_failures_total).",
     "listener",
     "cause",
 )

@@ -21,6 +21,7 @@ from tests.bench import (
     core_rows,
     filter_rows,
     ingest_rows,
+    preempt_rows,
     ready_rows,
     release_rows,
 )
@@ -43,6 +44,7 @@ def parts(folder: Path, peers: Path) -> dict[str, Callable[[], list[Row]]]:
     """What can be measured, in the order of the page."""
     return {
         "filter": lambda: filter_rows.filter_rows(folder, peers),
+        "preempt": lambda: preempt_rows.preempt_rows(folder, peers),
         "core": core_rows.core_rows,
         "admission": lambda: admission_rows.admission_rows(folder, peers),
         "binding": lambda: binding_rows.binding_rows(folder),
@@ -104,6 +106,7 @@ def keep(report: Report) -> None:
         module.GROUP
         for module in (
             filter_rows,
+            preempt_rows,
             core_rows,
             admission_rows,
             binding_rows,

@@ -1,10 +1,10 @@
-"""ExtenderArgs as kube-scheduler sends them: names only, or whole Node objects of a big cloud."""
+"""Requests as kube-scheduler sends them: names only, whole Node objects of a big cloud, victims."""
 
 import json
 import random
 from typing import Any
 
-from tests.bench.fleet_of import node_name
+from tests.bench.fleet_of import holder_of, node_name
 
 _LABELS = 68
 _IMAGES = 34
@@ -22,6 +22,19 @@ def in_full(nodes: int, wanted_hash: str) -> bytes:
     items = [_node(number, draw) for number in range(nodes)]
     args = {"Pod": _pod(wanted_hash), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
     return _encoded(args)
+
+
+def victims(nodes: int, wanted_hash: str) -> bytes:
+    """ExtenderPreemptionArgs with UIDs only: every pod of the nodes would be evicted."""
+    by_node = {
+        node_name(number): {
+            "Pods": [{"UID": holder_of(number, gpu)} for gpu in range(8)],
+            "NumPDBViolations": 0,
+        }
+        for number in range(nodes)
+    }
+    pod = _pod(wanted_hash)
+    return _encoded({"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": by_node})
 
 
 def _encoded(value: dict[str, Any]) -> bytes:

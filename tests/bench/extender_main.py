@@ -17,6 +17,7 @@ import uvloop
 
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
+from controller.binding.use import LedgerUse
 from controller.placement.filter_and_score import FilterDecision
 from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import Scenes, no_use
@@ -33,7 +34,7 @@ from gpuwarden.settings.values import Address
 from gpuwarden.telemetry import logs
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
-from tests.bench.fleet_of import registry_of
+from tests.bench.fleet_of import ledger_of, registry_of
 from tests.fakes.recording_audit import RecordingAudit
 
 
@@ -44,18 +45,20 @@ def main() -> None:
     parser.add_argument("--key", type=Path, required=True)
     parser.add_argument("--ca", type=Path, required=True)
     parser.add_argument("--audit", type=Path)
+    parser.add_argument("--full", type=int, default=0, help="nodes whose GPUs all have a holder")
     uvloop.run(serve(parser.parse_args()))
 
 
 async def serve(options: argparse.Namespace) -> None:
     logs.configure(LogLevel.WARN, LogFormat.JSON, service="bench")
     registry, rare, usual = registry_of(options.nodes)
+    ledger = ledger_of(options.full)
     clock, instruments = SystemClock(), Instruments(Process.CONTROLLER, __version__)
     recorder = ExtenderRecorder(instruments, RecordingAudit())
     verbs = ExtenderVerbs(
         scenes=Scenes(registry.snapshot, lambda: DEFAULT_POLICY, partial(moment_of, clock)),
         not_ready=lambda: None,
-        use=no_use,
+        use=LedgerUse(lambda: ledger).use if options.full else no_use,
         rules=RequirementRules(
             hash_keys=("gpuwarden.dev/required-hash",),
             managed_resources=("nvidia.com/gpu",),

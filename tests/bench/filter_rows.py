@@ -12,7 +12,7 @@ from statistics import median
 
 from tests.bench.bodies import by_name, in_full
 from tests.bench.child import LOAD_CORE, SERVER_CORE, Child, pin
-from tests.bench.fleet_of import RARE, node_name
+from tests.bench.fleet_of import RARE, holder_of, node_name
 from tests.bench.results import Bound, Goal, Row
 from tests.builders.web_certificates import WebCa
 
@@ -63,30 +63,35 @@ class Asking:
         return spent, text
 
 
-def our_extender(stack: ExitStack, tls: Tls, nodes: int, *flags: str | Path) -> Asking:
+def our_extender(
+    stack: ExitStack, tls: Tls, nodes: int, *flags: str | Path, path: str = "/filter"
+) -> Asking:
     """The product's extender over `nodes` nodes, pinned to the server's core."""
     module = "tests.bench.extender_main"
     arguments = (module, "--nodes", str(nodes), *tls.flags(), *flags)
-    return Asking(stack.enter_context(Child.python(*arguments, core=SERVER_CORE)), tls)
+    return Asking(stack.enter_context(Child.python(*arguments, core=SERVER_CORE)), tls, path)
 
 
-def go_extender(stack: ExitStack, tls: Tls, peers: Path, fleet: Path, *flags: str) -> Asking:
+def go_extender(
+    stack: ExitStack, tls: Tls, peers: Path, fleet: Path, *flags: str, path: str = "/filter"
+) -> Asking:
     """The Go extender, on the same core with one thread for Go code."""
     child = Child(
         [peers, "extender", *tls.flags(), "--fleet", fleet, *flags],
         core=SERVER_CORE,
         environment={"GOMAXPROCS": "1"},
     )
-    return Asking(stack.enter_context(child), tls)
+    return Asking(stack.enter_context(child), tls, path)
 
 
-def write_fleet(path: Path, nodes: int, rare: str, usual: str) -> Path:
-    """What the Go peer knows of the same nodes."""
+def write_fleet(path: Path, nodes: int, rare: str, usual: str, *, full: int = 0) -> Path:
+    """What the Go peer knows of the same nodes; of the first `full` all GPUs are held."""
     standings = {
         node_name(number): {
             "hash": usual if number % RARE else rare,
             "gpus": 8,
             "freshUntil": "2100-01-01T00:00:00Z",
+            "holders": [holder_of(number, gpu) for gpu in range(8)] if number < full else [],
         }
         for number in range(nodes)
     }

@@ -10,6 +10,8 @@ import msgspec
 
 from controller.fleet.attestation_result import Accepted
 from controller.fleet.registry import FleetRegistry
+from controller.ledger.record import GpuRecord, Holder, HolderState, Origin, PodRef
+from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.node_identity import identity_digest, node_identity
@@ -29,6 +31,18 @@ def node_name(number: int) -> str:
     return f"{place}.internal-{number:05d}"
 
 
+def holder_of(number: int, gpu: int) -> str:
+    """UID of the pod that has one GPU of a node that is full."""
+    return f"{number:08x}-51a7-4a7b-9f0e-{gpu:012x}"
+
+
+def ledger_of(full: int) -> LedgerSnapshot:
+    """What kubelet has given on the first `full` nodes: every GPU to a pod of its own."""
+    return LedgerSnapshot.of(
+        Entry(_given(number, gpu), "1") for number in range(full) for gpu in range(_GPUS)
+    )
+
+
 def registry_of(nodes: int) -> tuple[FleetRegistry, str, str]:
     """The registry, the hash of one node in `RARE`, and the hash of the others."""
     registry, clock = FleetRegistry(), SystemClock()
@@ -38,6 +52,24 @@ def registry_of(nodes: int) -> tuple[FleetRegistry, str, str]:
         accepted = _for_node(sample, number, clock.boottime_ns())
         registry.accept(accepted, now_ns=clock.boottime_ns(), wall_ns=clock.wall_ns())
     return registry, rare.attestation_hash, usual.attestation_hash
+
+
+def _given(number: int, gpu: int) -> GpuRecord:
+    uuid, uid = _uuid(number, gpu), holder_of(number, gpu)
+    holder = Holder(
+        f"v1.bench.{uid}",
+        PodRef("team-b", f"serve-{number}-{gpu}", uid, "owner"),
+        (uuid,),
+        Origin.KUBELET,
+        "0123456789abcdef",
+        HolderState.CONFIRMED,
+        restored=True,
+    )
+    return GpuRecord(uuid, node_name(number), (holder,))
+
+
+def _uuid(number: int, gpu: int) -> str:
+    return f"GPU-{number:08x}-0000-4000-8000-{gpu:012x}"
 
 
 def _samples() -> tuple[Accepted, Accepted]:
@@ -60,7 +92,7 @@ def _for_node(sample: Accepted, number: int, now_ns: int) -> Accepted:
         gpus=tuple(
             msgspec.structs.replace(
                 gpu,
-                uuid=f"GPU-{number:08x}-0000-4000-8000-{gpu.index:012x}",
+                uuid=_uuid(number, gpu.index),
                 serial=f"165{number:08d}{gpu.index}",
             )
             for gpu in sample.evidence.inventory.gpus

@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -381,11 +382,11 @@ class TestLeadershipAndEvents:
         )
         recorder.say([notice])
         await recorder.write_due()
-        recorder.say([notice, notice])
+        recorder.say([notice, replace(notice, note="three")])
         clock.advance(REPEAT_NS / 1e9)
         await recorder.write_due()
         event = lab.api.get("/apis/events.k8s.io/v1/namespaces/default/events/kube-events.1a2b3c")
-        assert event["note"] == "gpuwarden: DUPLICATE_AGENT two"
+        assert event["note"] == "gpuwarden: DUPLICATE_AGENT three"
         assert event["series"]["count"] == 3
         described = lab.api.get(
             "/api/v1/events?fieldSelector=involvedObject.name=kube-events"

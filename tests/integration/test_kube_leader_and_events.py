@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,12 +151,14 @@ class TestEvents:
     ) -> None:
         recorder.say([NOTICE])
         await recorder.write_due()
-        recorder.say([NOTICE, NOTICE])
+        recorder.say([NOTICE, replace(NOTICE, note="newest")])
         await recorder.write_due()
         assert "series" not in server.objects.all("events")["default/n.0"]
         clock.advance(REPEAT_NS / 1e9)
         await recorder.write_due()
-        assert server.objects.all("events")["default/n.0"]["series"]["count"] == 3
+        event = server.objects.all("events")["default/n.0"]
+        assert event["series"]["count"] == 3
+        assert event["message"].endswith("newest")
 
     async def test_who_does_not_lead_says_nothing(
         self, server: FakeApiServer, recorder: EventRecorder, leading: list[bool]

@@ -14,6 +14,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from controller.rpc.handshakes import GRACE_S, BegunHandshakes, FailedHandshakes
+from controller.rpc.tcp_peers import tcp_peers
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.svid import Svid, SvidSource
@@ -248,3 +250,34 @@ async def test_neither_a_failing_source_nor_a_failing_counter_opens_the_bypass()
     async with EchoServer(server_credentials(source, on_error)) as server:
         assert not (await knock(server.port, client(ROOT.issue(AGENT)))).accepted
     assert asked == ["ZeroDivisionError: "]
+
+
+def _refused_from(port: int, context: ssl.SSLContext) -> int:
+    """The port of a client whose handshake fails."""
+    with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as raw:
+        mine: int = raw.getsockname()[1]
+        try:
+            with context.wrap_socket(raw) as tls:
+                assert tls.recv(1) == b""
+        except OSError:
+            pass
+    return mine
+
+
+async def test_whose_handshakes_fail_is_known_from_the_second_one_on() -> None:
+    now, port = [0.0], 0
+    begun = BegunHandshakes(lambda: now[0], lambda: tcp_peers(port))
+    source = FakeSvidSource(new_svid(ROOT, CONTROLLER))
+    stranger = client(InsecureCa("example.org").issue(AGENT))
+
+    async def failed() -> tuple[int, FailedHandshakes]:
+        mine = await asyncio.to_thread(_refused_from, port, stranger)
+        now[0] += GRACE_S
+        return mine, begun.take_failed()
+
+    credentials = server_credentials(source, lambda _text: None, on_offer=begun.begun)
+    async with EchoServer(credentials) as server:
+        port = server.port
+        assert (await failed())[1] == FailedHandshakes(1, ())
+        mine, found = await failed()
+        assert found == FailedHandshakes(1, (f"ipv4:127.0.0.1:{mine}",))

@@ -100,6 +100,25 @@ type standing struct {
 	Hash       string    `json:"hash"`
 	GPUs       int       `json:"gpus"`
 	FreshUntil time.Time `json:"freshUntil"`
+	Holders    []string  `json:"holders,omitempty"` // UID of a pod for each GPU that is held
+}
+
+type extenderPreemptionArgs struct {
+	Pod                   *pod
+	NodeNameToMetaVictims map[string]*metaVictims
+}
+
+type extenderPreemptionResult struct {
+	NodeNameToMetaVictims map[string]*metaVictims
+}
+
+type metaVictims struct {
+	Pods             []*metaPod
+	NumPDBViolations int64
+}
+
+type metaPod struct {
+	UID string
 }
 
 const requiredHash = "gpuwarden.dev/required-hash"
@@ -167,6 +186,39 @@ func (f *filter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// preempt keeps the nodes that would pass once their victims are gone.
+func (f *filter) preempt(w http.ResponseWriter, r *http.Request) {
+	var args extenderPreemptionArgs
+	if err := json.NewDecoder(r.Body).Decode(&args); err != nil || args.Pod == nil {
+		http.Error(w, "decode args", http.StatusBadRequest)
+		return
+	}
+	hash, now := args.Pod.Metadata.Annotations[requiredHash], time.Now()
+	result := extenderPreemptionResult{NodeNameToMetaVictims: map[string]*metaVictims{}}
+	for name, victims := range args.NodeNameToMetaVictims {
+		if f.refusal(name, hash, now) == "" && frees(victims, f.fleet[name].Holders) {
+			result.NodeNameToMetaVictims[name] = victims
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(&result); err != nil {
+		return
+	}
+}
+
+func frees(victims *metaVictims, holders []string) bool {
+	gone := make(map[string]struct{}, len(victims.Pods))
+	for _, one := range victims.Pods {
+		gone[one.UID] = struct{}{}
+	}
+	for _, holder := range holders {
+		if _, ok := gone[holder]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
 func extender(arguments []string) error {
 	flags := flag.NewFlagSet("extender", flag.ExitOnError)
 	cert := flags.String("cert", "", "PEM certificate")
@@ -195,6 +247,7 @@ func extender(arguments []string) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("POST /filter", f)
+	mux.HandleFunc("POST /preempt", f.preempt)
 	server := &http.Server{Handler: mux, TLSConfig: config, ReadHeaderTimeout: 5 * time.Second}
 	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -154,6 +154,21 @@ def test_of_an_attempt_that_is_taken_in_part_the_first_gpu_knows_the_pod() -> No
     assert pods_of(found) == [POD]
 
 
+def test_what_no_pod_was_given_yet_is_free_when_the_pod_of_the_first_gpu_is_gone() -> None:
+    part = holder("GPU-a", "GPU-b", "GPU-c", origin=Origin.ADMISSION)
+    unborn = replace(part, pod=PodRef("team-a", None, None, "owner-a"))
+    records = record(part), record(unborn, gpu="GPU-b"), record(unborn, gpu="GPU-c")
+    world = World(records)
+    assert world.steps() == ()
+    assert world.later(121).steps() == (RequeuePod(RESERVATION, POD),)
+    world.followup.requeued(RESERVATION, PodGone(), world.now_ns)
+    given, unused = world.steps()
+    assert moved((given,)) == (HolderState.RELEASING, ("GPU-a",))
+    assert pods_of((given,)) == [POD]
+    assert moved((unused,)) == (HolderState.EXPIRED, ("GPU-b", "GPU-c"))
+    assert pods_of((unused,)) == [unborn.pod]
+
+
 def test_a_retry_makes_an_earlier_requeue_void_and_does_not_begin_the_time_again() -> None:
     world = World(attempt(), {"uid-0": UNBOUND})
     world.steps()

@@ -95,9 +95,32 @@ def test_repeats_become_a_count_at_most_once_a_minute(series: EventSeries) -> No
     writing = written(series, NOW + REPEAT_NS)
     assert (writing.name, writing.is_new) == ("gpu-1.x", False)
     assert writing.body == {
-        "series": {"count": 3, "lastObservedTime": "2027-01-15T08:00:01.000000Z"}
+        "message": "gpuwarden: SIG_INVALID again",
+        "series": {"count": 3, "lastObservedTime": "2027-01-15T08:00:01.000000Z"},
     }
     assert series.next_writing(NOW + 3 * REPEAT_NS) is None
+
+
+def test_the_text_of_a_repeat_is_the_newest_and_bounded(series: EventSeries) -> None:
+    series.add(notice(), "x", NOW, WALL)
+    written(series)
+    for note in ("3 of 4 nodes", "2 of 4 nodes " + "x" * MAX_NOTE):
+        series.add(notice(note=note), "x", NOW, WALL)
+    text = written(series, NOW + REPEAT_NS).body["message"]
+    assert text.startswith("gpuwarden: SIG_INVALID 2 of 4 nodes x")
+    assert len(text) <= MAX_NOTE
+
+
+def test_what_is_new_comes_before_repeats_and_these_by_age(series: EventSeries) -> None:
+    first = notice(code="A")
+    for number, one in enumerate((first, notice(code="B"))):
+        series.add(one, "x", NOW, WALL)
+        written(series, NOW + number)
+    series.wrote(first.key, NOW + 2)
+    for code in "ABC":
+        series.add(notice(code=code), "x", NOW + 2, WALL)
+    due_ns = NOW + 2 + REPEAT_NS
+    assert [written(series, due_ns).key[2] for _ in range(3)] == ["C", "B", "A"]
 
 
 def test_repeats_before_the_first_was_written_are_in_it(series: EventSeries) -> None:

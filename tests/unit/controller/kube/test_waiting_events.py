@@ -1,6 +1,7 @@
 """Events on pods that wait for a label that no node has: why, in numbers, and not too often."""
 
 from dataclasses import dataclass, field
+from dataclasses import replace as dataclass_replace
 from typing import Any
 
 from msgspec.structs import replace
@@ -113,6 +114,15 @@ def test_the_same_is_said_again_after_a_while_and_something_else_at_once() -> No
     assert world.look(2) == ["u-1 GPU_BUSY"]
     world.found = explained(LOW)
     assert world.look(2) == ["u-1 LEVEL_TOO_LOW"]
+
+
+def test_other_numbers_are_said_at_once_and_once() -> None:
+    world = World([pod()])
+    world.look(2)
+    world.found = explained(BUSY, LOW, dataclass_replace(BUSY, code=R.GPU_NO_MATCH, count=2))
+    assert world.look(2) == ["u-1 GPU_BUSY"]
+    (said,) = world.said
+    assert said.note.startswith("3 of 6 nodes")
 
 
 def test_a_pod_that_was_gone_begins_again() -> None:

@@ -9,6 +9,7 @@ from controller.ledger.attempt import (
     Requeue,
     Wait,
     attempt_step,
+    move_of_part,
 )
 from controller.ledger.record import HolderState, Origin, PodRef, PodSeen
 from tests.builders.ledger import holder
@@ -47,3 +48,15 @@ def test_a_pod_that_was_recorded_for_its_first_gpu_alone_is_requeued() -> None:
 
     assert at(119) == Wait(NOW + 120 * S)
     assert at(120) == Requeue()
+
+
+@pytest.mark.parametrize("to", HolderState)
+@pytest.mark.parametrize("uid", [None, "uid-0"])
+def test_only_the_end_of_a_pod_that_a_part_does_not_name_is_none_of_its_own(
+    to: HolderState, uid: str | None
+) -> None:
+    move = Move(to, "cause", "sha256:1")
+    part = holder("GPU-a", "GPU-b", pod=PodRef("team-a", None, uid))
+    unborn = uid is None and to is HolderState.RELEASING
+    expected = Move(HolderState.EXPIRED, "its pod never came") if unborn else move
+    assert move_of_part(move, part) == expected

@@ -658,6 +658,29 @@ WHOLE = {"metadata": {"name": "low-1", "uid": "u1"}, "spec": {"containers": [{}]
             of("u1"),
         ),
         ({"Pod": PLAIN, "NodeNameToMetaVictims": {"n": {"Pods": None}}}, of()),
+        (
+            {
+                "Pod": PLAIN,
+                "NodeNameToMetaVictims": {"n": {"Pods": None, "NumPDBViolations": 3}},
+            },
+            of(violations=3),
+        ),
+        (
+            {
+                "Pod": PLAIN,
+                "NodeNameToMetaVictims": {
+                    "n": {"Pods": [{"UID": "u1", "More": 1}], "NumPDBViolations": 2, "More": 1}
+                },
+            },
+            of("u1", violations=2),
+        ),
+        (
+            {
+                "Pod": PLAIN,
+                "NodeNameToMetaVictims": {"n": {"pods": [{"UID": "u1"}], "NumPDBViolations": 1}},
+            },
+            of("u1", violations=1),
+        ),
     ],
 )
 def test_both_forms_of_victims_are_read_and_answered_by_uid(
@@ -694,6 +717,13 @@ LONG = "x" * 254
         (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":""}]}}}', "decode args"),
         (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":1}]}}}', "decode args"),
         (b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"u","uid":"v"}]}}}', "key uid"),
+        (
+            (
+                b'{"Pod":{},"NodeNameToMetaVictims":'
+                b'{"n":{"Pods":[],"pods":[{"UID":"u"}],"NumPDBViolations":0}}}'
+            ),
+            "key pods is repeated",
+        ),
         (
             b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"%s"}]}}}' % LONG.encode(),
             "decode",
