@@ -5,9 +5,10 @@ process finds everything behind it. Drain, within 5 s of SIGTERM and in this ord
 
 1. report it (`/readyz`, health), take no new calls or connections;
 2. end streams and watches with a clear status, let running answers end;
-3. stop what runs by itself;
-4. write what the audit log still holds, and its `log.stop`;
-5. close the rest.
+3. deliver what still is to be exported, for 10 s more at most;
+4. stop what runs by itself;
+5. write what the audit log still holds, and its `log.stop`;
+6. close the rest.
 
 Must not decide anything about evidence or pods.
 """
@@ -184,6 +185,8 @@ class _Controller:
             parts.waiting_events,
             parts.binding,
             parts.certificates,
+            parts.export,
+            parts.labels,
         ):
             for name, task in ({} if part is None else part.tasks()).items():
                 self._supervisor.watch(name, task)
@@ -297,7 +300,11 @@ class _Controller:
         parts.fleet.drain()
         parts.streams.end_all()
         await asyncio.gather(*closing, return_exceptions=True)
+        if parts.export is not None:
+            await parts.export.flush()
         await self._supervisor.stop()
+        if parts.export is not None:
+            await parts.export.close()
         if self._audit_open and not await parts.audit.close(_AUDIT_SECONDS):
             self._log.error(
                 Event.AUDIT_UNAVAILABLE, reason="the disk was too slow to close the log"

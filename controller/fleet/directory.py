@@ -38,6 +38,8 @@ class KnownNode:
     labels: Mapping[str, str] = field(default_factory=lambda: _NOTHING, hash=False)
     """What a pod's selectors mean; like the taints no matter of trust."""
     taints: tuple[Taint, ...] = ()
+    provider_id: str | None = None
+    """The machine behind it, as the cloud or an administrator says; exported, never trusted."""
 
 
 @dataclass(frozen=True, slots=True)

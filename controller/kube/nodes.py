@@ -24,6 +24,7 @@ class _Taint(msgspec.Struct, gc=False):
 
 class _NodeSpec(msgspec.Struct, gc=False):
     taints: list[_Taint] | None = None
+    provider_id: str | None = msgspec.field(name="providerID", default=None)
 
 
 class _Node(msgspec.Struct, gc=False):
@@ -44,7 +45,15 @@ def _read_node(body: bytes) -> tuple[Metadata, KnownNode]:
     taints = tuple(
         Taint(x.key, x.value, x.effect) for x in node.spec.taints or () if x.effect in _HARD
     )
-    known = KnownNode(found.uid, managed, labels.get(MAP_NAME), hints, labels, taints)
+    known = KnownNode(
+        found.uid,
+        managed,
+        labels.get(MAP_NAME),
+        hints,
+        labels,
+        taints,
+        node.spec.provider_id,
+    )
     return found, known
 
 

@@ -1,7 +1,7 @@
 """The resources of the Kubernetes API that the controller uses: calls, objects and errors.
 
-`CALLS` and `CERTIFICATE_CALLS` are the one list of calls: RBAC in deploy/ grants exactly it, and
-tests compare it with the rules and with the API server's audit log. No IO.
+`CALLS`, `CERTIFICATE_CALLS` and `EXPORT_CALLS` are the one list of calls: RBAC in deploy/ grants
+exactly it, and tests compare it with the rules and with the API server's audit log. No IO.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from controller.certificates.leaves import AUTHORITY_SECRET, TRUST_BUNDLE, leaf_specs
+from gpuwarden.dead_letter_files import EXPORTERS
 from gpuwarden.redaction import without_secrets
 
 T = TypeVar("T")
@@ -22,6 +23,7 @@ GROUP: Final = "gpuwarden.dev"
 LEASE_NAME: Final = "gpuwarden-controller"
 PODS_WEBHOOKS: Final = "gpuwarden-pods"
 BINDINGS_WEBHOOKS: Final = "gpuwarden-bindings"
+EXPORT_SHARDS: Final = 8
 
 
 class Verb(StrEnum):
@@ -164,6 +166,22 @@ CERTIFICATE_CALLS: Final = (
     ),
 )
 """With `certificates.selfManaged` besides. A name cannot limit create."""
+
+EXPORT_DOCUMENTS: Final = (
+    "gpuwarden-export-s3",
+    *(f"gpuwarden-export-{name}-{shard}" for name in EXPORTERS for shard in range(EXPORT_SHARDS)),
+)
+"""ConfigMaps that say how far exporters are."""
+
+EXPORT_CALLS: Final = (
+    Call(Verb.CREATE, CONFIG_MAPS, own_namespace=True),
+    *(
+        Call(verb, CONFIG_MAPS, own_namespace=True, name=name)
+        for name in EXPORT_DOCUMENTS
+        for verb in (Verb.GET, Verb.PATCH)
+    ),
+)
+"""With `export.exporters` besides."""
 
 
 def with_query(path: str, **query: str | int | None) -> str:

@@ -50,6 +50,8 @@ class ReadinessFacts:
     """What listeners wait for before they open."""
     certificate_warnings: tuple[str, ...] = ()
     """Managed certificates that cannot be read, written or renewed."""
+    export_warnings: tuple[str, ...] = ()
+    """Exporters that do not reach their destinations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def readiness(facts: ReadinessFacts) -> Readiness:
     warnings.extend(facts.listener_warnings)
     warnings.extend(facts.cluster_warnings)
     warnings.extend(facts.certificate_warnings)
+    warnings.extend(facts.export_warnings)
     return Readiness(tuple(text for text in reasons if text is not None), tuple(warnings))
 
 
@@ -167,6 +170,8 @@ class ProcessState:
     """What listeners wait for before they open."""
     certificate_warnings: Callable[[], tuple[str, ...]] = lambda: ()
     """What somebody should know of managed certificates."""
+    export_warnings: Callable[[], tuple[str, ...]] = lambda: ()
+    """Which exporters do not deliver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +256,7 @@ class Conditions:
                 cluster_warnings=self.cluster_warnings(),
                 certificates_error=self.state.certificates_error(),
                 certificate_warnings=self.state.certificate_warnings(),
+                export_warnings=self.state.export_warnings(),
             )
         )
 

@@ -20,6 +20,7 @@ from controller.binding.waking import WaitingPod
 from controller.certificates.files import CertificateFiles
 from controller.certificates.plan import Terms
 from controller.fleet.trust import TrustChange
+from controller.fleet.view import FleetSnapshot
 from controller.kube.access_config import AccessDocument, ClientAuthorities
 from controller.kube.access_review import KubeAccessReviewer
 from controller.kube.cache import DEFAULT_PACE, Cache, Change, ListWatch, Observe, Pace
@@ -35,6 +36,7 @@ from controller.kube.events import (
     trust_notices,
     use_notices,
 )
+from controller.kube.inventory_labels import InventoryLabels
 from controller.kube.leader_election import Leadership
 from controller.kube.node_hints import NodeHints
 from controller.kube.nodes import (
@@ -57,6 +59,7 @@ from controller.kube.pods import (
 from controller.kube.policies import ClusterPolicy
 from controller.kube.reservations import KubernetesLedgerStore
 from controller.kube.resources import Kind
+from controller.kube.text_documents import TextDocuments
 from controller.kube.token_review import KubePersonReviewer, KubeTokenReviewer
 from controller.kube.waiting_events import WaitingPodEvents
 from controller.ledger.record import PodRef
@@ -219,6 +222,20 @@ class Cluster:
             instruments=self._instruments,
         )
 
+    def inventory_labels(
+        self, fleet: Callable[[], FleetSnapshot], not_ready: Callable[[], str | None]
+    ) -> InventoryLabels:
+        """Keeps labels on nodes with what their evidence shows."""
+        return InventoryLabels(
+            self._api,
+            fleet=fleet,
+            nodes=self.nodes.snapshot,
+            not_ready=not_ready,
+            leads=self.leadership.leads,
+            boottime_ns=self._clock.boottime_ns,
+            instruments=self._instruments,
+        )
+
     def waiting_events(
         self,
         explain: Callable[[AdmittedPod], PodExplanation],
@@ -283,6 +300,10 @@ class Cluster:
         return AccessDocument(
             self._api, self._namespace, wanted=wanted, leads=self.leadership.leads
         )
+
+    def text_documents(self) -> TextDocuments:
+        """Texts that outlive this process and are there for all replicas."""
+        return TextDocuments(self._api, self._namespace)
 
     def follow_pods(self, observe: Observe[KnownPod]) -> None:
         """Report further changes of the pods to `observe`."""

@@ -17,11 +17,13 @@ from controller.audit.opening import audit_log
 from controller.audit.past_classes import PastClasses
 from controller.audit.sealing import LogIdentity
 from controller.explain.node import RecentRefusals
+from controller.export.inventory import InventoryExport
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.quarantine import QuarantineEntries, QuarantineFate
 from controller.fleet.registry import Changes, FleetRegistry
 from controller.kube.certificates import ManagedCertificates
 from controller.kube.client import Exchange
+from controller.kube.inventory_labels import InventoryLabels
 from controller.kube.node_hints import NodeHints
 from controller.kube.waiting_events import WaitingPodEvents
 from controller.operations.quarantine_reconciler import QuarantineReconciler
@@ -54,6 +56,7 @@ from controller.wiring.binding import (
 )
 from controller.wiring.certificates import managed_certificates
 from controller.wiring.cluster import Cluster
+from controller.wiring.export import inventory_export
 from controller.wiring.http_api import Around, http_api
 from controller.wiring.listeners import Listeners, RpcServices
 from controller.wiring.people import people_access
@@ -131,6 +134,10 @@ class Parts:
     """Likewise, and where Events are written."""
     certificates: ManagedCertificates | None
     """None where others give the listeners their certificates."""
+    export: InventoryExport | None
+    """None where nothing is exported."""
+    labels: InventoryLabels | None
+    """None unless nodes get labels with their inventory."""
     streams: StreamTable
     fleet: FleetServicer
     listeners: Listeners
@@ -177,7 +184,12 @@ def assemble(
         spire=spire.condition,
     )
     refusals = RecentRefusals(clock.wall_ns)
-    recorder = TrustRecorder(instruments, audit, refusals, _report_changes(cluster, conditions))
+    export = inventory_export(settings, cluster, registry, conditions, instruments)
+    if export is not None:
+        conditions.state.export_warnings = export.warnings
+    recorder = TrustRecorder(
+        instruments, audit, refusals, _report_changes(cluster, conditions, export)
+    )
     denials = QuarantineEntries(store.store, partial(recorder.denial, fate=QuarantineFate.STANDS))
     streams = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
@@ -324,6 +336,12 @@ def assemble(
         hints=node_hints(settings, cluster, verbs, conditions),
         waiting_events=waiting_events(settings, cluster, verbs, conditions),
         certificates=certificates,
+        export=export,
+        labels=(
+            cluster.inventory_labels(registry.snapshot, conditions.not_ready)
+            if cluster is not None and settings.kubernetes.inventory_labels
+            else None
+        ),
         streams=streams,
         fleet=services.fleet,
         listeners=listeners,
@@ -369,13 +387,17 @@ def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> Pol
     return cluster.policy
 
 
-def _report_changes(cluster: Cluster | None, conditions: Conditions) -> Callable[[Changes], None]:
-    """Reports changes of trust in the cluster and requeues the pods that they may help.
+def _report_changes(
+    cluster: Cluster | None, conditions: Conditions, export: InventoryExport | None
+) -> Callable[[Changes], None]:
+    """Reports changes of trust in the cluster, to exporters, and requeues pods that they may help.
 
     Until every agent had its turn nothing is decided, so no pod waits for one of these changes.
     """
 
     def report(changes: Changes) -> None:
+        if export is not None:
+            export.changed(changes)
         if cluster is None:
             return
         cluster.report_trust(changes)

@@ -127,6 +127,10 @@ class RecordKind(StrEnum):
         "certificate.change",
         "with managed certificates: an authority came, took over or went, or a leaf was issued",
     )
+    EXPORT_REPLAY = (
+        "export.replay",
+        "somebody had records that could not be exported delivered again",
+    )
     LOG_START = (
         "log.start",
         "the log was opened; `healed` is what a crash left, `unsigned` what no checkpoint covers",

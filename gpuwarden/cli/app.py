@@ -27,6 +27,7 @@ _GROUPS: Final = {
     "protection": "Check what protecting GPU nodes would do.",
     "explain": "Explain why a node or a pod is in its state.",
     "audit": "Verify audit logs; needs no controller.",
+    "export": "Show and replay records that could not be exported.",
     "config": "Check configurations; needs no controller.",
 }
 """A plural lists (`nodes`); a singular with a verb is about one (`node show`)."""
@@ -169,6 +170,21 @@ COMMANDS: Final[Mapping[str, Command]] = {
         " kept (exit code 6). The record of the arrival gives the time, and names the certificate"
         " and the trust bundle. Where there is none, the archived file gives them, and the output"
         " says so. Each replica has its own evidence: ask where `explain pod` was asked.",
+    ),
+    "export list": Command(
+        "export:list_",
+        "List the records that a controller could not export, by exporter and reason.",
+        "gpuwarden export list",
+        "Reads the dead-letter files of one replica: run it in each controller's container.",
+    ),
+    "export replay": Command(
+        "export:replay",
+        "Replay the records that a controller could not export.",
+        'gpuwarden export replay postgres --reason "INC 88: the disk is larger"',
+        "Leaves a request beside the dead-letter file of one replica: run it in each controller's"
+        " container. The controller takes it up within seconds, records it in its audit log, and"
+        " delivers; what fails again is in the file again. Records keep their keys, so that none is"
+        " stored twice.",
     ),
     "doctor": Command(
         "doctor:doctor",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gpuwarden.settings import keys
+from gpuwarden.settings.export import ExportSettings
 from gpuwarden.settings.keys import Spec
 from gpuwarden.settings.shared import LogSettings, TelemetrySettings
 from gpuwarden.settings.values import Address, Duration
@@ -504,6 +505,14 @@ class KubernetesSettings:
     events: Annotated[
         bool, Spec(keys.BOOLEAN, "whether changes of trust become Events on nodes and pods")
     ] = True
+    inventory_labels: Annotated[
+        bool,
+        Spec(
+            keys.BOOLEAN,
+            "whether eligible nodes get labels with chassis, serial numbers, class and level"
+            " (`gpuid.github.com/…`, `inventory.gpuwarden.dev/…`); nothing trusts them",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -579,7 +588,7 @@ class ControllerSettings:
     """Everything that can be set about a controller."""
 
     trust_domain: Annotated[str, Spec(keys.TRUST_DOMAIN, "SPIFFE trust domain")]
-    cluster: Annotated[str, Spec(keys.IDENTIFIER, "name of the cluster")]
+    cluster: Annotated[str, Spec(keys.IDENTIFIER, "name of the cluster", aliases=("CLUSTER_NAME",))]
     workload_api: Annotated[
         str,
         Spec(
@@ -662,6 +671,7 @@ class ControllerSettings:
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    export: ExportSettings = field(default_factory=ExportSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     log: LogSettings = field(default_factory=LogSettings)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
+from gpuwarden.dead_letter_files import EXPORTERS as EXPORTER_NAMES
 from gpuwarden.identity.spiffe_id import SpiffeIdError, parse_spiffe_id, parse_trust_domain
 from gpuwarden.identity.spiffe_id import is_node_name as _is_dns_subdomain
 from gpuwarden.settings.values import Address, Duration, format_quantity, parse_quantity
@@ -41,6 +42,14 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 _PRINTABLE = re.compile(r"[!-~]{1,253}")
+_SERVER_HOST = re.compile(r"/[!-~]{1,100}|[A-Za-z0-9](?:[A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
+_DATABASE_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,63}")
+_SECRET = re.compile(r"[^\x00-\x1f\x7f]{1,4096}")
+_TABLE = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,39}\.)?[A-Za-z_][A-Za-z0-9_]{0,39}")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_OBJECT_PREFIX = re.compile(r"[A-Za-z0-9!_.*'()/=-]{0,512}")
+_REGION = re.compile(r"[a-z0-9-]{1,64}")
+_PARTITION = re.compile(r"(?:[A-Za-z0-9=_./-]|%[YmdH]){0,200}")
 
 
 class Shape(Enum):
@@ -181,6 +190,14 @@ def _host_paths(text: str) -> tuple[str, ...]:
             raise ValueError("an absolute path")
         _path(part)
     return tuple(dict.fromkeys(parts))
+
+
+def _exporters(text: str) -> tuple[str, ...]:
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    named = ["postgres" if part == "postgress" else part for part in parts]
+    if not set(named) <= {*EXPORTER_NAMES}:
+        raise ValueError("exporters")
+    return tuple(dict.fromkeys(named))
 
 
 def _headers(text: str) -> Mapping[str, str]:
@@ -348,6 +365,46 @@ HOST_PATHS: Kind[tuple[str, ...]] = Kind(
     ",".join,
     Shape.LIST,
     {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_HOST_PATHS},
+)
+EXPORTERS: Kind[tuple[str, ...]] = Kind(
+    "stdout, http, postgres (or postgress), s3, or some of them separated by commas, or nothing",
+    _exporters,
+    ",".join,
+    Shape.LIST,
+    {
+        "type": "array",
+        "items": {"type": "string", "enum": [*EXPORTER_NAMES, "postgress"]},
+    },
+    closed=True,
+)
+SECRET: Kind[str] = Kind(
+    "1 to 4096 characters without control characters", lambda text: _matching(_SECRET, text)
+)
+SERVER_HOST: Kind[str] = Kind(
+    "a host name, an address, or an absolute path", lambda text: _matching(_SERVER_HOST, text)
+)
+DATABASE_NAME: Kind[str] = Kind(
+    "1 to 63 characters without control characters", lambda text: _matching(_DATABASE_NAME, text)
+)
+TABLE: Kind[str] = Kind(
+    "a name of letters, digits and '_', at most 40 long, perhaps after a schema and a dot",
+    lambda text: _matching(_TABLE, text),
+    closed=True,
+)
+BUCKET: Kind[str] = Kind(
+    "the name of a bucket, 3 to 63 letters, digits, '.', '_' and '-'",
+    lambda text: _matching(_BUCKET, text),
+)
+OBJECT_PREFIX: Kind[str] = Kind(
+    "at most 512 letters, digits and !_.*'()/=-", lambda text: _matching(_OBJECT_PREFIX, text)
+)
+REGION: Kind[str] = Kind(
+    "the name of a region, such as eu-central-1", lambda text: _matching(_REGION, text), closed=True
+)
+PARTITION: Kind[str] = Kind(
+    "at most 200 letters, digits and =_./-, with %Y, %m, %d and %H",
+    lambda text: _matching(_PARTITION, text),
+    closed=True,
 )
 PATH_PREFIX: Kind[str] = Kind(
     "a SPIFFE path prefix such as /gpuwarden",

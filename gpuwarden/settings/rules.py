@@ -43,6 +43,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_kubernetes(settings),
         *_store(settings),
         *_policy(settings),
+        *_export(settings),
     ]
 
 
@@ -191,6 +192,27 @@ def _policy(settings: ControllerSettings) -> list[Finding]:
         expected = "nothing with policy.source: cluster"
         findings.append(Finding("policy.file", str(settings.policy.file), expected))
     return findings
+
+
+def _export(settings: ControllerSettings) -> list[Finding]:
+    """Each chosen exporter has what it cannot do without."""
+    export = settings.export
+    needed = {
+        "http": {"endpoint": export.http.endpoint},
+        "postgres": {
+            "host": export.postgres.host,
+            "database": export.postgres.database,
+            "user": export.postgres.user,
+            "password": export.postgres.password,
+        },
+        "s3": {"bucket": export.s3.bucket},
+    }
+    return [
+        Finding(f"export.{name}.{key}", "nothing", f"a value with export.exporters: {name}")
+        for name in export.exporters
+        for key, value in needed.get(name, {}).items()
+        if value is None
+    ]
 
 
 def _listeners(settings: ControllerSettings) -> list[Finding]:

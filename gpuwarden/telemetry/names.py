@@ -522,6 +522,42 @@ KUBE_AGE = _gauge(
     "Seconds since a copy was last known to be what the API server has.",
     "resource",
 )
+EXPORT_SUCCESS = Metric(
+    "gpuid_export_success_total",
+    MetricType.COUNTER,
+    _C,
+    "Attempts to export a batch of records that succeeded, by exporter (stdout, http, postgres,"
+    " s3); the name is gpuid's.",
+    ("exporter",),
+)
+EXPORT_FAILURE = Metric(
+    "gpuid_export_failure_total",
+    MetricType.COUNTER,
+    _C,
+    "Attempts to export a batch of records that failed, by exporter; the name is gpuid's.",
+    ("exporter",),
+)
+EXPORT_RECORDS = _counter(
+    "export_records",
+    _C,
+    "Records of GPUs, by exporter and result (delivered; dead-letter: kept in the file after the"
+    " last attempt; dropped: overtaken by newer ones of the same GPU while there was no room).",
+    "exporter",
+    "result",
+)
+EXPORT_WAITING = _gauge(
+    "export_waiting_records",
+    _C,
+    "Records that wait to be delivered, by exporter; on replicas that do not lead those that they"
+    " have not seen delivered.",
+    "exporter",
+)
+EXPORT_DEAD_LETTERS = _gauge(
+    "export_dead_letter_records", _C, "Records in the dead-letter file, by exporter.", "exporter"
+)
+EXPORT_HEALTHY = _gauge(
+    "export_healthy", _C, "1 while an exporter reaches its destination, else 0.", "exporter"
+)
 LEADER = _gauge("leader", _C, "1 while this replica does what only one replica may do.")
 KUBE_EVENTS = _counter(
     "kube_events",
@@ -540,6 +576,12 @@ KUBE_HINTS = _counter(
     "kube_hints",
     _C,
     "Nodes whose hint labels were changed, with `scheduling.mode: affinity` (changed, failed).",
+    "result",
+)
+KUBE_LABELS = _counter(
+    "kube_inventory_labels",
+    _C,
+    "Changes of nodes' inventory labels, by result (changed, failed).",
     "result",
 )
 KUBE_HINTED_REQUIREMENTS = _gauge(
@@ -742,8 +784,21 @@ class Event(StrEnum):
         "kube.hint.failed",
         "the API server did not take a node's hint labels; pods wait, or meet the binding webhook",
     )
+    KUBE_LABEL_FAILED = (
+        "kube.label.failed",
+        "the API server did not take a node's inventory labels; they are tried again",
+    )
     LEADER_ELECTED = "leader.elected", "this replica does what only one may do"
     LEADER_LOST = "leader.lost", "another replica may do it, or none can be sure"
+
+    EXPORT_FAILED = "export.failed", "records do not reach their destination; once per outage"
+    EXPORT_AVAILABLE = "export.available", "records reach their destination again"
+    EXPORT_BURIED = (
+        "export.buried",
+        "records went into the dead-letter file: attempts are used up, or they were refused",
+    )
+    EXPORT_REPLAY = "export.replay", "somebody wants the dead-letter file to be delivered again"
+    EXPORT_FLUSHED = "export.flushed", "what waits at the end of the process was tried once more"
 
     TRACING_OFF = (
         "telemetry.tracing.off",

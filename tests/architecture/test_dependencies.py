@@ -41,6 +41,7 @@ _MODULES = {
     "opentelemetry-sdk": "opentelemetry.sdk",
     "prometheus-client": "prometheus_client",
     "protobuf": "google.protobuf",
+    "psycopg-binary": "psycopg",
 }
 """Where the module is not called as its distribution."""
 

@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         "controller/console/",
         "controller/web/listener.py",
         "controller/web/server.py",
+        "controller/export/http.py",
         "controller/kube/transport.py",
         "controller/web/extender.py",
         "gpuwarden/cli/api_server.py",
@@ -58,7 +59,14 @@ ALLOWED: dict[str, set[str]] = {
     },
     "rfc8785": {"gpuwarden/evidence/canonical.py"},
     "sqlite3": {"controller/store/"},
-    "tenacity": {"agent/session/replicas.py", "agent/state.py", "controller/kube/store.py"},
+    "tenacity": {
+        "agent/session/replicas.py",
+        "agent/state.py",
+        "controller/export/delivery.py",
+        "controller/kube/store.py",
+    },
+    "obstore": {"controller/export/s3.py"},
+    "psycopg": {"controller/export/postgres.py"},
     "cyclopts": {"gpuwarden/cli/"},
 }
 

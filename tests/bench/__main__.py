@@ -19,6 +19,7 @@ from tests.bench import (
     binding_rows,
     console_rows,
     core_rows,
+    export_rows,
     filter_rows,
     ingest_rows,
     preempt_rows,
@@ -54,6 +55,7 @@ def parts(folder: Path, peers: Path) -> dict[str, Callable[[], list[Row]]]:
         "agent": lambda: agent_rows.agent_rows(folder, CACHE),
         "ready": lambda: ready_rows.ready_rows(folder, peers),
         "console": lambda: console_rows.console_rows(folder),
+        "export": lambda: export_rows.export_rows(folder),
     }
 
 
@@ -115,6 +117,7 @@ def keep(report: Report) -> None:
             audit_rows,
             agent_rows,
             ready_rows,
+            export_rows,
         )
     ]
     measured = (row for row in report.rows if row.group in order)  # a former group leaves the page

@@ -46,7 +46,7 @@ def policies() -> str:
 
 
 def rights() -> str:
-    """Of controllers, of those that manage certificates, and of the scheduler."""
+    """Of controllers, those that export, those that manage certificates, and the scheduler."""
     annotated = (
         "  {{- with .Values.controller.serviceAccountAnnotations }}\n  annotations:\n"
         "    {{- toYaml . | nindent 4 }}\n  {{- end }}"
@@ -55,6 +55,7 @@ def rights() -> str:
     account, rest = _in_its_namespace(base).split("\n---\n", 1)
     component = DEPLOY / "kustomize/components/self-managed-certificates/rbac.yaml"
     parts = {
+        ".Values.export.exporters": DEPLOY / "kustomize/components/export/rbac.yaml",
         'eq .Values.certificates.mode "self-managed"': component,
         ".Values.scheduler.enabled": DEPLOY / "scheduler/rbac.yaml",
     }

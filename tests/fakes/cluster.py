@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from controller.kube.resources import CALLS, CERTIFICATE_CALLS
+from controller.kube.resources import CALLS, CERTIFICATE_CALLS, EXPORT_CALLS
 from controller.kube.transport import Transport
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.model import Allocation, GpuProcess
@@ -100,7 +100,8 @@ class FakeCluster:
         requests = self.api.requests
         made = {(verb, place_of(path.partition("?")[0]).collection) for verb, path in requests}
         is_managed = settings.get("certificates__selfManaged__enabled") == "true"
-        granted = (*CALLS, *(CERTIFICATE_CALLS if is_managed else ()))
+        exports = EXPORT_CALLS if "export__exporters" in settings else ()
+        granted = (*CALLS, *(CERTIFICATE_CALLS if is_managed else ()), *exports)
         assert made <= {(x.verb.value, x.resource.plural) for x in granted}
 
     @contextlib.asynccontextmanager

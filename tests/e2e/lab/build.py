@@ -26,6 +26,7 @@ from tests.e2e.lab.upstreams import (
     NODE,
     SPIRE,
     UPSTREAMS,
+    VERSITYGW,
     Upstream,
     least_go,
     upstream,
@@ -162,7 +163,7 @@ def main() -> int:
     chosen = arguments.project or [*CONTROL_PLANE, *NODE]
     if arguments.for_tests:
         spire = () if why_no_spire() else (SPIRE,)
-        chosen = [*needed(has_node=not why_no_node()), *spire, GRPCURL]
+        chosen = [*needed(has_node=not why_no_node()), *spire, GRPCURL, VERSITYGW]
     if unknown := set(chosen) - {*names, "all"}:
         parser.error(f"no such project: {', '.join(sorted(unknown))}")
     failed = 0

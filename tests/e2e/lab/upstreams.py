@@ -13,6 +13,7 @@ MODULES = Path(__file__).with_name("modules")
 KUBERNETES = "kubernetes-1.35"
 SPIRE = "spire"
 GRPCURL = "grpcurl"
+VERSITYGW = "versitygw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ UPSTREAMS = (
         needs=("gcc",),
     ),
     Upstream(GRPCURL, "github.com/fullstorydev/grpcurl", ("grpcurl",)),
+    Upstream(VERSITYGW, "github.com/versity/versitygw", (VERSITYGW,)),
     Upstream(
         "kubernetes-1.34",
         "k8s.io/kubernetes",

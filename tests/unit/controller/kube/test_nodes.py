@@ -2,7 +2,7 @@
 
 from controller.fleet.directory import KnownNode
 from controller.kube.cache import Change
-from controller.kube.nodes import MapNames
+from controller.kube.nodes import NODE_KIND, MapNames
 from controller.kube.resources import Entry
 
 
@@ -40,3 +40,10 @@ def test_of_two_nodes_with_one_name_neither_is_meant() -> None:
 
 def test_a_label_that_was_never_seen_leaves_nothing_behind() -> None:
     assert names(change("gpu-a", old="node1")) == {}
+
+
+def test_the_provider_id_of_a_node_is_kept_where_it_has_one() -> None:
+    meta = b'{"metadata":{"name":"a","uid":"u","resourceVersion":"1"},"spec":'
+    cloud, metal = meta + b'{"providerID":"aws:///z/i-0123"}}', meta + b"{}}"
+    found = [NODE_KIND.entry(body)[1].value.provider_id for body in (cloud, metal)]
+    assert found == ["aws:///z/i-0123", None]

@@ -95,5 +95,5 @@ def test_summaries_begin_with_a_verb() -> None:
     verbs = {command.summary.partition(" ")[0] for command in COMMANDS.values()}
     assert verbs <= {
         *("List", "Show", "Explain", "Print", "Check", "Collect"),
-        *("Accept", "Quarantine", "Release", "Verify", "Prove"),
+        *("Accept", "Quarantine", "Release", "Replay", "Verify", "Prove"),
     }

@@ -85,6 +85,17 @@ WITHHELD = {
     "kubernetes.context",
     "kubernetes.kubeconfig",
     "kubernetes.namespace",
+    "export.deadLetter.dir",
+    "export.http.authToken",
+    "export.http.endpoint",
+    "export.postgres.database",
+    "export.postgres.host",
+    "export.postgres.password",
+    "export.postgres.sslRootCert",
+    "export.postgres.user",
+    "export.s3.bucket",
+    "export.s3.endpoint",
+    "export.s3.prefix",
 }
 """Paths, URLs, headers and free text; whoever adds such a key decides here."""
 
@@ -117,7 +128,12 @@ def test_values_and_sources_are_shown_where_they_can_be() -> None:
     assert settings["attestation.interval"] == {"value": "7s", "source": "environment"}
     assert settings["audit.dir"] == {"value": "/var/lib/gpuwarden/audit", "source": "default"}
     assert settings["workloadApi"]["value"] == "<redacted>"
-    assert withheld == ("workloadApi", "telemetry.otlpHeaders")
+    assert withheld == (
+        "workloadApi",
+        "export.http.authToken",
+        "export.postgres.password",
+        "telemetry.otlpHeaders",
+    )
 
 
 def test_nothing_of_an_open_value_is_shown() -> None:

@@ -1,0 +1,156 @@
+"""A real PostgreSQL server of the machine's package, started for tests as an unprivileged user."""
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.hang import HANG_S
+
+USER = "gpu exporter"
+PASSWORD = "pa'ss \\word\"1"  # noqa: S105 - quotes, blank and backslash: what breaks a DSN
+DATABASE = "postgres"
+_PACKAGES = Path("/usr/lib/postgresql")
+_OTHERS = ("postgres", "nobody")
+
+
+class NoPostgresError(RuntimeError):
+    """The machine has none."""
+
+
+def _program(name: str) -> Path:
+    found = [*sorted(_PACKAGES.glob(f"*/bin/{name}"), reverse=True), shutil.which(name)]
+    for place in found:
+        if place and Path(place).exists():
+            return Path(place)
+    raise NoPostgresError("PostgreSQL is not installed: apt-get install postgresql")
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    """Who runs it in the place of root, which it refuses."""
+    if os.geteuid() != 0:
+        return None
+    for name in _OTHERS:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise NoPostgresError("no unprivileged user: neither postgres nor nobody")
+
+
+@dataclass(slots=True)
+class PostgresServer:
+    """Data, its process, and a way in."""
+
+    folder: Path
+    port: int
+    user: pwd.struct_passwd | None
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start and wait until it answers."""
+        log = (self.folder / "log").open("ab")
+        with log:
+            self.process = subprocess.Popen(
+                [
+                    _program("postgres"),
+                    "-D",
+                    self.folder / "data",
+                    *("-c", "listen_addresses=127.0.0.1", "-c", f"port={self.port}"),
+                    *("-c", f"unix_socket_directories={self.folder}", "-c", "fsync=off"),
+                ],
+                stdout=log,
+                stderr=log,
+                user=None if self.user is None else self.user.pw_uid,
+                group=None if self.user is None else self.user.pw_gid,
+                extra_groups=None if self.user is None else (),
+            )
+        ends = time.monotonic() + HANG_S
+        while True:
+            try:
+                self.connected().close()
+            except psycopg.OperationalError:
+                if self.process.poll() is not None or time.monotonic() > ends:
+                    raise RuntimeError((self.folder / "log").read_text()) from None
+                time.sleep(0.05)
+            else:
+                return
+
+    def stop(self) -> None:
+        """End it at once, as a crash would."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.send_signal(3)
+            self.process.wait(HANG_S)
+            self.process = None
+
+    def connected(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            dbname=DATABASE,
+            user=USER,
+            password=PASSWORD,
+            autocommit=True,
+        )
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with self.connected() as connection:
+            return connection.execute(query).fetchall()
+
+    def do(self, statement: str) -> None:
+        with self.connected() as connection:
+            connection.execute(statement)
+
+
+@contextlib.contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running server with one user; raises NoPostgresError."""
+    user, initdb = _unprivileged(), _program("initdb")
+    folder = Path(tempfile.mkdtemp(prefix="gpuwarden-postgres-"))
+    try:
+        password = folder / "password"
+        password.write_text(PASSWORD)
+        if user is not None:
+            os.chown(folder, user.pw_uid, user.pw_gid)
+            os.chown(password, user.pw_uid, user.pw_gid)
+        done = subprocess.run(
+            [
+                initdb,
+                *("-D", folder / "data", "-U", USER, "--auth=scram-sha-256"),
+                *(f"--pwfile={password}", "--no-sync", "--encoding=UTF8", "--locale=C"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+            cwd=folder,
+            user=None if user is None else user.pw_uid,
+            group=None if user is None else user.pw_gid,
+            extra_groups=None if user is None else (),
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        server = PostgresServer(folder, _free_port(), user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
