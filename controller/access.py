@@ -123,6 +123,7 @@ ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
         f"{_PLACEMENT}/ListReservations": _READERS_AND_TENANTS,
         f"{_PLACEMENT}/ExplainPod": _READERS_AND_TENANTS,
         f"{_PLACEMENT}/CheckProtection": _READERS,
+        f"{_PLACEMENT}/ListUse": _READERS,
         f"{_SUPPORT}/Collect": _READERS,
         f"{_HEALTH}/Check": _KNOWN,
         f"{_HEALTH}/List": _KNOWN,

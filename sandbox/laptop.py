@@ -216,6 +216,7 @@ class Laptop:
             },
             "audit": {"dir": str(self.audit_folder)},
             "store": {"path": str(self.folder / "ledger.db")},
+            "metrics": {"fleet": True},
             **self._console_config(),
             **spire,
             **self._telemetry,

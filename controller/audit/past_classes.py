@@ -5,7 +5,6 @@ record and counts only if it has the hash of the record. Bounded by what the log
 archive still hold. Reads files; call it on a thread.
 """
 
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,13 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.audit.reading import TAIL_BYTES, recent_records
-from gpuwarden.audit.archived_evidence import (
-    CITED_FOLDER,
-    FOLDER,
-    MAX_ARCHIVED_EVIDENCE_BYTES,
-    ArchivedEvidenceError,
-    read_archived_evidence,
-)
+from gpuwarden.audit.archive import archived_inventory
 from gpuwarden.audit.record import LogRecord, RecordKind
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import (
@@ -28,19 +21,10 @@ from gpuwarden.evidence.class_document import (
     attestation_hash,
     class_document,
 )
-from gpuwarden.evidence.model import (
-    TYPE_EVIDENCE_WITH_PODS,
-    Evidence,
-    EvidenceWithPods,
-    Inventory,
-)
-from gpuwarden.evidence.strict_json import DecodeError, decode
 from gpuwarden.policy.document import ATTESTORS
-from gpuwarden.regular_file import open_to_read
 
 MOST_CHANGES: Final = 4
 """Changes of one node that are told."""
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _PREFIX: Final = "v1:sha256:"
 
 
@@ -118,17 +102,11 @@ class PastClasses:
         return PastClass(wanted, level, self._document(_ref(record, "evidence"), level, wanted))
 
     def _document(self, digest: str, level: str, wanted: str) -> ClassDocument | None:
-        if not _DIGEST.fullmatch(digest):
-            return None
-        for folder in (FOLDER, CITED_FOLDER):
-            for path in (self._folder / folder).glob(f"*/{digest}.json"):
-                return self._of_evidence(path, level, wanted)
-        return None
-
-    def _of_evidence(self, path: Path, level: str, wanted: str) -> ClassDocument | None:
         """The record does not say how the SPIRE agent attested; the hash tells."""
+        inventory = archived_inventory(self._folder, digest)
+        if inventory is None:
+            return None
         try:
-            inventory = _inventory(path)
             documents = (
                 class_document(
                     inventory, level=level, trust_domain=self._trust_domain, attestor=attestor
@@ -136,16 +114,8 @@ class PastClasses:
                 for attestor in (None, *ATTESTORS)
             )
             return next((x for x in documents if attestation_hash(x) == wanted), None)
-        except (OSError, ArchivedEvidenceError, DecodeError, NoDocumentError):
+        except NoDocumentError:
             return None
-
-
-def _inventory(path: Path) -> Inventory:
-    with open_to_read(path) as file:
-        kept = read_archived_evidence(file.read(MAX_ARCHIVED_EVIDENCE_BYTES + 1))
-    with_pods = kept.payload_type == TYPE_EVIDENCE_WITH_PODS
-    kind = EvidenceWithPods if with_pods else Evidence
-    return decode(kept.payload, kind, max_bytes=MAX_ARCHIVED_EVIDENCE_BYTES).inventory
 
 
 def _differ(old: LogRecord, new: LogRecord) -> bool:

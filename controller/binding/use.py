@@ -71,6 +71,8 @@ class UseFault:
     owner: str = ""
     victims: tuple[PodRef, ...] = field(default=(), compare=False)
     """Other pods that hold the GPU, or a part of it, when it was found."""
+    since_wall_ns: int = field(default=0, compare=False)
+    """When the first of the reports that show it was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,10 @@ class UseCase:
 
 def use_faults(case: UseCase) -> frozenset[UseFault]:
     """All disagreements that the report shows."""
+    at = case.acceptance.accepted_wall_ns
     return frozenset(
-        chain(_given(case), _used(case), _unreserved(case), _sliced(case), _gone(case))
+        replace(x, since_wall_ns=at)
+        for x in chain(_given(case), _used(case), _unreserved(case), _sliced(case), _gone(case))
     )
 
 
@@ -262,7 +266,11 @@ class FaultWatch:
     ) -> FaultChanges:
         """A node's new report; one that is not whole ends nothing."""
         before = self._seen.pop(node, {})
-        kept = sorted(set(faults), key=_order)[:MAX_PER_NODE]
+        since_ns = {x: x.since_wall_ns for x in before}
+        kept = [
+            replace(x, since_wall_ns=since_ns.get(x, x.since_wall_ns))
+            for x in sorted(set(faults), key=_order)[:MAX_PER_NODE]
+        ]
         now = {x: min(before.get(x, 0) + 1, ENOUGH) for x in kept}
         if not whole:
             now = {**before, **now}

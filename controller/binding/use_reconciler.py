@@ -7,10 +7,19 @@ fails is tried again with the next report. Must not decide or release anything.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, Protocol
 
+from controller.binding.idle import (
+    ACCOUNTED_NS,
+    Account,
+    IdleChanges,
+    IdleGpu,
+    IdleWatch,
+    Remembered,
+)
 from controller.binding.reconciliation import KubeletAllocations, Showing
 from controller.binding.request import BoundPod, BoundPods
 from controller.binding.use import (
@@ -18,6 +27,7 @@ from controller.binding.use import (
     FaultChanges,
     FaultWatch,
     UseCase,
+    UseFault,
     UseFaultKind,
     use_faults,
 )
@@ -48,6 +58,12 @@ class UseSink(Protocol):
     def compared(self, changes: FaultChanges, counts: Mapping[UseFaultKind, int]) -> None:
         """Disagreements began or ended; `counts` is of all that exist."""
 
+    def idled(self, changes: IdleChanges, standing: int) -> None:
+        """Reserved GPUs began or ceased to be idle; `standing` are idle for long now."""
+
+    def accounted(self, accounts: Mapping[str, Account]) -> None:
+        """GPU time of namespaces since this was told last."""
+
     def evicted(self, pod: PodRef, error: str) -> None:
         """A pod was evicted, or `error` says why not."""
 
@@ -57,6 +73,19 @@ class Evictor(Protocol):
 
     async def evict(self, pod: PodRef) -> str:
         """Evict the pod of that UID; empty where that was done or it is gone, else why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class UseNow:
+    """What nodes show of use at one moment, for people and metrics."""
+
+    faults: tuple[UseFault, ...] = ()
+    idle: tuple[IdleGpu, ...] = ()
+    """The longest idle first."""
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    """By namespace."""
+    since: str = ""
+    """RFC 3339, from when on the accounts count; empty where only since the start."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -82,6 +111,11 @@ class UseReconciler:
     boottime_ns: Callable[[], int]
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
+    recall: Callable[[], Awaitable[Remembered]]
+    """What the audit log has of use from before the start; raises OSError."""
+    _idle: IdleWatch = field(init=False, default_factory=IdleWatch)
+    _is_recalled: bool = field(init=False, default=False)
+    _accounted_ns: int | None = field(init=False, default=None)
     _allocations: KubeletAllocations = field(init=False, default_factory=KubeletAllocations)
     _faults: FaultWatch = field(init=False, default_factory=FaultWatch)
     _evictions: Evictions = field(init=False, default_factory=Evictions)
@@ -92,20 +126,53 @@ class UseReconciler:
 
     async def follow(self, seconds: float = ROUND_SECONDS) -> NoReturn:
         """Go on forever; ends by cancellation only."""
-        while True:
-            await self.round()
-            await asyncio.sleep(seconds)
+        try:
+            while True:
+                await self.round()
+                await asyncio.sleep(seconds)
+        finally:
+            self.sink.accounted(self._idle.take_accounts())
 
     async def round(self) -> None:
         """Look at what nodes have reported since the last round."""
         if not self.is_firm():
             return
+        await self._recall()
         for position, (node, acceptance) in enumerate(self._take_news()):
             await self._compare(node, acceptance)
             if position % _BREATH == 0:
                 await asyncio.sleep(0)
+        self._account()
         if self.may_evict():
             await self._evict()
+
+    def now(self) -> UseNow:
+        """What nodes show, as of the last round."""
+        faults = sorted(self._faults.standing(), key=lambda x: (x.since_wall_ns, x.node, x.gpu))
+        return UseNow(
+            tuple(faults), self._idle.standing(), self._idle.accounts(), self._idle.accounted_since
+        )
+
+    async def _recall(self) -> None:
+        """Once; a log that cannot be read costs the time before this start, and nothing else."""
+        if self._is_recalled:
+            return
+        self._is_recalled = True
+        with suppress(OSError):
+            self._idle.remember(await self.recall())
+
+    def _account(self) -> None:
+        """Tell the accounts now and then."""
+        now_ns = self.boottime_ns()
+        if self._accounted_ns is None:
+            self._accounted_ns = now_ns
+        if now_ns - self._accounted_ns >= ACCOUNTED_NS:
+            self._accounted_ns = now_ns
+            self.sink.accounted(self._idle.take_accounts())
+
+    def _report_idle(self, changes: IdleChanges) -> None:
+        if changes.begun or changes.ended:
+            self.sink.idled(changes, len(self._idle.standing()))
 
     def _take_news(self) -> Iterator[tuple[NodeView, Acceptance]]:
         fleet = self.fleet()
@@ -117,6 +184,7 @@ class UseReconciler:
             self._allocations.forget(gone)
             self._taken.pop(gone, None)
             self._report_changes(self._faults.reported(gone, ()))
+            self._report_idle(self._idle.forget(gone))
         now_ns = self.boottime_ns()
         for name, node in nodes.items():
             found = node.acceptance
@@ -144,6 +212,8 @@ class UseReconciler:
         )
         whole = report.given is not None and report.users is not None
         self._report_changes(self._faults.reported(node.name, use_faults(case), whole=whole))
+        ledger = case.ledger
+        self._report_idle(self._idle.reported(node.name, acceptance, report, ledger))
 
     def _wake_waiting(self, node: NodeView, acceptance: Acceptance) -> None:
         """What ends without a record is followed by no release that would wake anybody."""

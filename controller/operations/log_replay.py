@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from controller.audit.reading import recent_records
+from controller.binding.idle import USE_KINDS, Remembered, remembered
 from controller.fleet.enrollment import QuarantineEntry
 from controller.ledger.restore import Grants
 from controller.operations.logged import open_grants, quarantine_entries
@@ -34,6 +35,10 @@ class LogReplay:
     async def grants(self) -> Grants:
         """Reservations without an end."""
         return await self._read(_RESERVATIONS, open_grants)
+
+    async def use(self) -> Remembered:
+        """Idle GPUs and accounts of namespaces."""
+        return await self._read(USE_KINDS, remembered)
 
     async def _read(self, prefixes: tuple[str, ...], fold: Callable[[Iterable[LogRecord]], T]) -> T:
         try:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from controller.binding.idle import Account, Holding, IdleChanges, account_record, idle_record
 from controller.binding.records import (
     BindDecision,
     ReleaseOrder,
@@ -250,6 +251,7 @@ class UseRecorder:
         self._writes = instruments.counter(names.RESERVATION_WRITES)
         self._faults = instruments.gauge(names.USE_FAULTS)
         self._evictions = instruments.counter(names.EVICTIONS)
+        self._idle = instruments.gauge(names.IDLE_GPUS)
 
     def allocation_recorded(self, given: GivenGpu, reservation: str, evidence: str) -> None:
         """This replica recorded kubelet's allocation of a GPU, by evidence of that digest."""
@@ -280,6 +282,21 @@ class UseRecorder:
             self._log.info(Event.USE_FAULT_ENDED, **_about(fault))
         self._emit(changes.begun)
 
+    def idled(self, changes: IdleChanges, standing: int) -> None:
+        """Reserved GPUs began or ceased to be idle."""
+        self._idle.set(standing)
+        for idle in changes.begun:
+            self._audit.note(idle_record(idle, ended=False))
+            self._log.info(Event.GPU_IDLE, **_about_holding(idle.holding))
+        for idle in changes.ended:
+            self._audit.note(idle_record(idle, ended=True))
+            self._log.info(Event.GPU_IDLE_ENDED, **_about_holding(idle.holding))
+
+    def accounted(self, accounts: Mapping[str, Account]) -> None:
+        """GPU time of namespaces since this was told last."""
+        for namespace, account in accounts.items():
+            self._audit.note(account_record(namespace, account))
+
     def evicted(self, pod: PodRef, error: str) -> None:
         """A pod was evicted, or `error` says why not."""
         self._audit.note(eviction_record(pod, error))
@@ -294,6 +311,10 @@ def _about(fault: UseFault) -> dict[str, str]:
         "gpu": fault.gpu,
         "pod": _name(fault.pod) if fault.pod is not None else fault.owner,
     }
+
+
+def _about_holding(holding: Holding) -> dict[str, str]:
+    return {"node": holding.node, "gpu": holding.gpu, "pod": _name(holding.pod)}
 
 
 def _name(pod: PodRef) -> str:

@@ -24,7 +24,9 @@ from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
+from gpuwarden.telemetry.tracing import exemplar
 
+Exemplar = dict[str, str] | None
 _BAD: Final = frozenset({"bad", "too_large", "busy", "slow"})
 """Results of requests that could not be read."""
 
@@ -45,7 +47,7 @@ class AdmissionRecorder(ListenerRecorder):
         self._requests = instruments.counter(names.ADMISSION_REQUESTS)
         self._seconds = instruments.histogram(names.ADMISSION_SECONDS)
         self._children: dict[
-            tuple[str, str], tuple[Callable[[], None], Callable[[float], None]]
+            tuple[str, str], tuple[Callable[[], None], Callable[[float, Exemplar], None]]
         ] = {}
         """Paths and results are few, whoever asks."""
         self._refusals = instruments.counter(names.ADMISSION_REFUSALS)
@@ -70,13 +72,13 @@ class AdmissionRecorder(ListenerRecorder):
         """One answer."""
         count, observe = self._metrics_of(path, result)
         count()
-        observe(seconds)
+        observe(seconds, exemplar())
         if result in _BAD:
             self._limited.warning(Event.ADMISSION_BAD_REQUEST, key=result, path=path, result=result)
 
     def _metrics_of(
         self, path: str, result: str
-    ) -> tuple[Callable[[], None], Callable[[float], None]]:
+    ) -> tuple[Callable[[], None], Callable[[float, Exemplar], None]]:
         """The metrics' children, looked up once."""
         found = self._children.get((path, result))
         if found is None:
@@ -110,7 +112,7 @@ class ExtenderRecorder(ListenerRecorder):
     def answered(self, verb: str, result: str, seconds: float) -> None:
         """One answer."""
         self._requests.labels(verb, result).inc()
-        self._seconds.labels(verb).observe(seconds)
+        self._seconds.labels(verb).observe(seconds, exemplar())
         if result in _BAD:
             self._limited.warning(Event.EXTENDER_BAD_REQUEST, key=result, verb=verb, result=result)
             return
@@ -171,7 +173,7 @@ class ApiRecorder(ListenerRecorder):
     def answered(self, operation: Operation, status: int, seconds: float) -> None:
         """One answer."""
         self._requests.labels(operation.value, str(status)).inc()
-        self._seconds.labels(operation.value).observe(seconds)
+        self._seconds.labels(operation.value).observe(seconds, exemplar())
 
     def failed(self, operation: Operation, error: Exception) -> None:
         """The controller failed."""

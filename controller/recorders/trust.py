@@ -34,6 +34,7 @@ from gpuwarden.telemetry.limited import LimitedLog
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
+from gpuwarden.telemetry.tracing import exemplar
 
 CONTROLLER = "controller"
 """Actor of what happens by itself, for example a lease that runs out."""
@@ -198,7 +199,7 @@ class TrustRecorder:
 
     def _count(self, code: ReasonCode, seconds: float) -> None:
         self._evidence.labels(code.value).inc()
-        self._seconds.observe(seconds)
+        self._seconds.observe(seconds, exemplar())
 
 
 def _records(changes: Iterable[TrustChange], actor: str) -> list[Record]:

@@ -12,6 +12,7 @@ from controller.access import CallerKind, present_caller
 from controller.admission.eviction import Evictions
 from controller.binding.operator_release import ReleaseService
 from controller.binding.records import ReleaseOrder
+from controller.binding.use_reconciler import UseNow
 from controller.explain.pod import AllocationTrace
 from controller.explain.tenant_messages import shown_reservations, shown_trace
 from controller.ledger.record import is_gpu, is_reservation
@@ -29,6 +30,7 @@ from controller.operations.operator_service import Done, OperatorService, Order
 from controller.people.roles import NO_NAMESPACE
 from controller.rpc.calls import Context, abort_with, reject_field
 from controller.rpc.tenants import AboutPods, demand_pods, no_tenants
+from controller.rpc.use import use_message
 from gpuwarden.clock import Clock
 from gpuwarden.identity.person import PERSON, is_person
 from gpuwarden.identity.spiffe_id import is_node_name
@@ -65,9 +67,12 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         *,
         about: Callable[[str, str], Awaitable[AllocationTrace | Refusal]] | None = None,
         evicted: Callable[[str], Awaitable[Evictions | Refusal]] | None = None,
+        use: Callable[[], UseNow] | None = None,
         about_pods: AboutPods = no_tenants,
     ) -> None:
         """`ledger` is None where nothing is reserved; `about_pods`: whose pods a tenant may see.
+
+        `use` gives what nodes show of the use of GPUs; None where nothing is reserved.
 
         `about` gives what is known of the pod of a namespace and name, `evicted` what the taint of
         managed nodes evicts from a node, or from all; None without a Kubernetes API.
@@ -75,6 +80,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self._ledger = ledger
         self._about = about
         self._evicted = evicted
+        self._use = use
         self._about_pods = about_pods
         self._clock = clock
         self._few = asyncio.Semaphore(AT_ONCE)
@@ -127,6 +133,16 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 await abort_with(context, found, field="node")
             limit = request.limit or MAX_RESERVATIONS
             return await asyncio.to_thread(eviction_page, found, request.after, limit)
+
+    async def ListUse(  # noqa: N802 - same
+        self, request: placement_pb2.ListUseRequest, context: Context
+    ) -> placement_pb2.ListUseResponse:
+        """What nodes show; LEDGER_UNAVAILABLE where nothing is reserved."""
+        if request.namespace:
+            await _demand_name(context, "namespace", request.namespace)
+        if self._use is None:
+            await abort_with(context, Refusal(ReasonCode.LEDGER_UNAVAILABLE, NO_LEDGER))
+        return use_message(self._use(), request.namespace)
 
     async def _demand_namespace(self, context: Context, namespace: str) -> bool:
         """End the call of a tenant who names no namespace, or one that they may not read."""

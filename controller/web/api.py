@@ -178,7 +178,7 @@ class Endpoint:
             response = await self._respond(operation, described, answer, request)
             active.set_attribute("operation", operation.value)
             active.set_attribute("status", response.status)
-        self._sink.answered(operation, response.status, loop.time() - start)
+            self._sink.answered(operation, response.status, loop.time() - start)
         return response
 
     async def _respond(

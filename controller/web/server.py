@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 
@@ -18,7 +18,8 @@ from controller.web.listener import (
     ListenerObserver,
 )
 from gpuwarden.settings.values import Address
-from gpuwarden.telemetry.metrics import CONTENT_TYPE
+from gpuwarden.telemetry.metrics import CONTENT_TYPE, OPEN_METRICS_TYPE, takes_exemplars
+from gpuwarden.telemetry.names import FLEET_PAGE, PAGE
 
 HEALTH_PATHS: Final = ("/healthz", "/health")
 READY_PATHS: Final = ("/readyz", "/ready")
@@ -162,14 +163,26 @@ class OpsLimits(ConnectionLimits):
     connections: int = 128
 
 
+class RenderMetrics(Protocol):
+    """Makes the page of metrics."""
+
+    def __call__(self, *, exemplars: bool = False) -> bytes:
+        """As text, or as OpenMetrics with exemplars."""
+
+
 def ops_app(
-    readiness: Callable[[], Readiness], render_metrics: Callable[[], bytes]
+    readiness: Callable[[], Readiness],
+    render_metrics: RenderMetrics,
+    fleet_page: Callable[[], Callable[[], bytes]] | None,
 ) -> web.Application:
-    """`/healthz`, `/readyz`, their aliases and `/metrics`, and nothing else.
+    """`/healthz`, `/readyz`, their aliases, `/metrics` and `/metrics/fleet`, and nothing else.
 
     `/healthz` says that the process turns its event loop; `/readyz` says whether it may decide and
-    why not. `readiness` and `render_metrics` are asked at each request. Takes no bodies.
+    why not. `readiness` and `render_metrics` are asked at each request, and so is `fleet_page`:
+    what it returns makes the page on a thread, for it has series for every GPU. None where nobody
+    is to see those. Takes no bodies.
     """
+    one_at_a_time = asyncio.Lock()
 
     async def health(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -183,15 +196,26 @@ def ops_app(
             content_type="application/json",
         )
 
-    async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=render_metrics(), headers={"Content-Type": CONTENT_TYPE})
+    async def metrics(request: web.Request) -> web.Response:
+        exemplars = takes_exemplars(request.headers.get("Accept", ""))
+        content_type = OPEN_METRICS_TYPE if exemplars else CONTENT_TYPE
+        body = render_metrics(exemplars=exemplars)
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def fleet_metrics(_request: web.Request) -> web.Response:
+        if fleet_page is None:
+            return web.Response(text="off: metrics.fleet is false\n", status=404)
+        async with one_at_a_time:
+            body = await asyncio.to_thread(fleet_page())
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application(client_max_size=_NO_BODY_BYTES)
     for path in HEALTH_PATHS:
         app.router.add_get(path, health)
     for path in READY_PATHS:
         app.router.add_get(path, readyz)
-    app.router.add_get("/metrics", metrics)
+    app.router.add_get(PAGE, metrics)
+    app.router.add_get(FLEET_PAGE, fleet_metrics)
     return app
 
 

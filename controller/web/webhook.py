@@ -109,7 +109,7 @@ class AdmissionWebhooks:
             result, response = await self._answer(path, handler, request)
             active.set_attribute("path", path)
             active.set_attribute("result", result)
-        self._metrics.answered(path, result, loop.time() - start)
+            self._metrics.answered(path, result, loop.time() - start)
         return response
 
     async def _answer(

@@ -20,7 +20,7 @@ from controller.binding.reconciliation import AbsentNodes, Followup
 from controller.binding.request import BoundPod
 from controller.binding.turns import LostTurns, RecentDenials
 from controller.binding.use import LedgerUse, UseReports
-from controller.binding.use_reconciler import UseReconciler
+from controller.binding.use_reconciler import UseNow, UseReconciler
 from controller.binding.waking import Chosen, NamespaceRoom, Room, choose_to_wake
 from controller.binding.webhook import (
     BINDING_WEBHOOK,
@@ -210,6 +210,10 @@ class BindingParts:
         use = {} if self.use_reconciler is None else {"gpu use": self.use_reconciler.follow()}
         return {"reservations": self.reconciler.follow(), **use}
 
+    def use_now(self) -> UseNow:
+        """What nodes show of use."""
+        return UseNow() if self.use_reconciler is None else self.use_reconciler.now()
+
     def set_gauges(self) -> None:
         """Show what is held."""
         self.recorder.show(self.store.snapshot(), len(self.turns))
@@ -380,6 +384,7 @@ def _use_reconciler(
         sink=sources.use_recorder,
         boottime_ns=sources.clock.boottime_ns,
         draw_call=_draw_call,
+        recall=LogReplay(sources.settings.audit.dir).use,
     )
 
 

@@ -16,6 +16,7 @@ from controller.audit.log import DurableLog
 from controller.audit.opening import audit_log
 from controller.audit.past_classes import PastClasses
 from controller.audit.sealing import LogIdentity
+from controller.binding.use_reconciler import UseNow
 from controller.explain.node import RecentRefusals
 from controller.export.inventory import InventoryExport
 from controller.fleet.directory import NodeDirectory
@@ -34,6 +35,7 @@ from controller.policies.file import PolicyFile
 from controller.policies.in_force import PolicyInForce, PolicySource
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.record import Record
+from controller.recorders.fleet_page import fleet_page
 from controller.recorders.gauges import FleetGauges, count_fleet
 from controller.recorders.http import ApiRecorder
 from controller.recorders.listeners import ListenerRecorder
@@ -47,7 +49,7 @@ from controller.rpc.tenants import no_tenants
 from controller.settings import ControllerSettings, PolicyOrigin, Protection, StoreKind
 from controller.spire.poller import Revocation
 from controller.verifier.verifier import Verifier
-from controller.web.server import OpsServer, ops_app
+from controller.web.server import OpsServer, RenderMetrics, ops_app
 from controller.wiring.binding import (
     OPEN_TO_THE_NETWORK,
     REPORT_ONLY_WARNING,
@@ -219,6 +221,7 @@ def assemble(
     operators = operator_service(conditions, denials, registry, recorder)
     verifier = Verifier(verifier_settings(settings), spire=spire.facts)
     intake = evidence_intake(verifier, conditions, denials, registry, recorder)
+    ledger = None if binding is None else binding.store.snapshot
     render_metrics = _metrics_page(
         instruments, svids, registry, conditions, spire, cluster=cluster, binding=binding
     )
@@ -257,7 +260,7 @@ def assemble(
             fit_query(verbs, admission),
             scenes,
             installation=here,
-            ledger=None if binding is None else binding.store.snapshot,
+            ledger=ledger,
             past=PastClasses(settings.audit.dir, settings.trust_domain),
             about_pods=about_pods,
         ),
@@ -275,7 +278,11 @@ def assemble(
     listeners = Listeners(
         settings,
         ops=OpsServer(
-            ops_app(conditions.readiness, render_metrics),
+            ops_app(
+                conditions.readiness,
+                render_metrics,
+                _fleet_page(known_fleet, binding, clock) if settings.metrics.fleet else None,
+            ),
             settings.listen.ops,
             observer=ListenerRecorder("ops", instruments),
         ),
@@ -450,11 +457,11 @@ def _metrics_page(
     *,
     cluster: Cluster | None,
     binding: BindingParts | None,
-) -> Callable[[], bytes]:
+) -> RenderMetrics:
     """What Prometheus reads: gauges are set as it asks, then everything is rendered."""
     gauges, audit = FleetGauges(instruments), conditions.audit
 
-    def render_page() -> bytes:
+    def render_page(*, exemplars: bool = False) -> bytes:
         now_ns = conditions.clock.boottime_ns()
         gauges.set_fleet(count_fleet(registry.snapshot(), now_ns))
         gauges.set_svid(svids.facts())
@@ -469,9 +476,22 @@ def _metrics_page(
         instruments.gauge(names.AUDIT_QUEUE).set(audit.waiting)
         published = audit.published
         instruments.gauge(names.AUDIT_CHECKPOINT).set(published.head.size if published else 0)
-        return instruments.render()
+        return instruments.render(exemplars=exemplars)
 
     return render_page
+
+
+def _fleet_page(
+    fleet: KnownFleet, binding: BindingParts | None, clock: Clock
+) -> Callable[[], Callable[[], bytes]]:
+    """Takes snapshots; what it returns makes series of all nodes and GPUs of them."""
+
+    def take() -> Callable[[], bytes]:
+        ledger = None if binding is None else binding.store.snapshot()
+        use = UseNow() if binding is None else binding.use_now()
+        return partial(fleet_page, fleet.snapshot(), ledger, use, clock.boottime_ns())
+
+    return take
 
 
 # --- the settings in force, in the log and in the audit log

@@ -159,7 +159,12 @@ def placement_service(
         pods=cluster.pods.evicted, directory=cluster.nodes.snapshot, fleet=fleet.snapshot
     )
     return PlacementServicer(
-        ledger, clock, about=query.about, evicted=evicted.about, about_pods=about_pods
+        ledger,
+        clock,
+        about=query.about,
+        evicted=evicted.about,
+        use=None if binding is None else binding.use_now,
+        about_pods=about_pods,
     )
 
 

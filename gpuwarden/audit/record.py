@@ -122,6 +122,14 @@ class RecordKind(StrEnum):
         "reservation.evicted",
         "a pod was evicted because of a mismatch, or could not be",
     )
+    USE_IDLE = (
+        "use.idle",
+        "a reserved GPU has not been used for long (`idle`), or is used or given back (`ended`)",
+    )
+    USE_ACCOUNT = (
+        "use.account",
+        "GPU time of a namespace since the record before: reserved, and idle of it",
+    )
     CONFIG_CHANGE = "config.change", "settings or policy in force, by digest"
     CERTIFICATE_CHANGE = (
         "certificate.change",

@@ -22,6 +22,7 @@ _HELP: Final = (
 )
 _GROUPS: Final = {
     "node": "Show one node; accept, quarantine or release it.",
+    "gpu": "Show one GPU and its history.",
     "reservation": "Release a reserved GPU.",
     "class": "Show and compare attestation classes.",
     "protection": "Check what protecting GPU nodes would do.",
@@ -91,6 +92,41 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "gpus:gpus",
         "List every GPU: free, or who has it.",
         "gpuwarden gpus --state free --class h100-prod",
+    ),
+    "gpu show": Command(
+        "gpu:show",
+        "Show where a GPU has been and who has had it, by audit logs; exits with 3 if unknown.",
+        "gpuwarden gpu show 1654223000011 --store /logs/controller-0 --store /logs/controller-1",
+        "Reads the logs of replicas and the evidence archived beside them, and needs no controller."
+        " Each log has what its replica saw, so give those of all replicas. Serial, slot and"
+        " machine are known as long as the evidence is kept. Times are of the controllers' clocks.",
+    ),
+    "use": Command(
+        "use:use",
+        "List GPUs that are used without a reservation, and reserved GPUs that nobody uses.",
+        "gpuwarden use --namespace team-a",
+        "A reserved GPU is idle while no process of a pod that holds it runs on it; it is listed"
+        " after 15 minutes. GPU time counts between two reports of a node, and a MIG device counts"
+        " as a GPU.",
+    ),
+    "top": Command(
+        "top:top",
+        "Show nodes, GPUs and what needs attention, again and again until Ctrl-C.",
+        "gpuwarden top --interval 5",
+        "Nodes that are not eligible come first. Without a terminal it prints once.",
+    ),
+    "events": Command(
+        "events:events",
+        "Show the last events of an audit log, and follow it as it grows.",
+        "gpuwarden events --follow --kind reservation --kind node",
+        "Reads the log of one replica and needs no controller. Checkpoints, unchanged rounds and"
+        " accounts are left out, unless --kind asks for them.",
+    ),
+    "why": Command(
+        "why:why",
+        "Explain in few lines why a pod waits, and the fix; exits with 3 where it cannot go on.",
+        "gpuwarden why team-a/train-0",
+        "Names the reason that rejects most nodes. `explain pod` has all of it.",
     ),
     "reservations": Command(
         "reservations:reservations",

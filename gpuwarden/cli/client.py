@@ -184,6 +184,11 @@ class Client:
         request = place.ExplainPodRequest(namespace=namespace, name=name)
         return await self._answer(self._placement.ExplainPod, request)
 
+    async def use(self, namespace: str) -> place.ListUseResponse:
+        """GPUs that are used otherwise than reserved, or reserved and not used."""
+        request = place.ListUseRequest(namespace=namespace)
+        return await self._answer(self._placement.ListUse, request)
+
     async def support(self) -> list[Part]:
         """The controller's parts of a support bundle."""
         parts: dict[str, Part] = {}

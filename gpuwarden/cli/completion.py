@@ -20,6 +20,7 @@ ARGUMENTS: Final = {
     "class show": "classes",
     "class diff": "classes",
     "explain pod": _PODS,
+    "gpu show": "gpus",
     "reservation release": "gpus",
 }
 """Command -> the list that has what its argument names."""
@@ -29,6 +30,9 @@ OPTIONS: Final = {
     "pod": (_PODS, ("reservation release",)),
 }
 """Option -> the list that has its values, and the commands that know it."""
+
+WHOLE: Final = {"why": _PODS}
+"""Likewise, of commands of one word."""
 
 _ASK: Final = "-o name --timeout 2 </dev/null 2>/dev/null"
 
@@ -41,7 +45,8 @@ def names_script(shell: Shell) -> str:
 def _cases(indent: str) -> tuple[str, str]:
     options = "".join(f'{indent}--{name}) list="{x}" ;;\n' for name, (x, _) in OPTIONS.items())
     arguments = "".join(f'{indent}"{words} 1") list="{x}" ;;\n' for words, x in ARGUMENTS.items())
-    return options, f'{arguments}{indent}"class diff 2") list=classes ;;\n'
+    whole = "".join(f'{indent}"{word} "*" 0") list="{x}" ;;\n' for word, x in WHOLE.items())
+    return options, f'{arguments}{whole}{indent}"class diff 2") list=classes ;;\n'
 
 
 def _bash() -> str:
@@ -96,7 +101,7 @@ def _fish() -> str:
         using = f'-n "__fish_gpuwarden_using_command {words}"'
         return f'complete -c gpuwarden {using} {option}-f -a "(gpuwarden {list_} {_ASK})"\n'
 
-    arguments = (rule(words, x) for words, x in ARGUMENTS.items())
+    arguments = (rule(words, x) for words, x in {**ARGUMENTS, **WHOLE}.items())
     options = (
         rule(words, x, f"-l {name} -r ") for name, (x, all_) in OPTIONS.items() for words in all_
     )

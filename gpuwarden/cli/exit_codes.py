@@ -26,7 +26,8 @@ MEANING: Final = {
     ExitCode.ERROR: "error; the message says why",
     ExitCode.USAGE: "invalid arguments or configuration, or a file that cannot be read",
     ExitCode.FINDING: "finding: a broken log, no node that fits, classes that differ,"
-    " a pod that does not have what was reserved, pods that would be evicted, a controller"
+    " a pod that does not have what was reserved, a GPU that no log names, pods that would be"
+    " evicted, a controller"
     " that is not ready, a check of `doctor` that failed",
     ExitCode.NOT_AUTHORISED: "not authorised: the controller refuses this caller",
     ExitCode.NOT_REACHABLE: "not reachable: no controller answers, or not the expected one",

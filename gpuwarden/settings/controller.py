@@ -584,6 +584,20 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Section `metrics`."""
+
+    fleet: Annotated[
+        bool,
+        Spec(
+            keys.BOOLEAN,
+            "whether `/metrics/fleet` of the ops listener shows nodes, GPUs (UUID, serial) and"
+            " namespaces, to whoever reaches that listener",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """Everything that can be set about a controller."""
 
@@ -671,6 +685,7 @@ class ControllerSettings:
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     export: ExportSettings = field(default_factory=ExportSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     log: LogSettings = field(default_factory=LogSettings)

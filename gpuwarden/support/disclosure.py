@@ -26,7 +26,7 @@ from gpuwarden.support.part import (
     json_line,
     missing,
 )
-from gpuwarden.telemetry.names import METRICS
+from gpuwarden.telemetry.names import METRICS, PAGE
 
 # --- words of a text
 
@@ -189,7 +189,9 @@ _SAMPLE: Final = re.compile(
 )
 _LABEL: Final = re.compile(r'([a-z_]+)="')
 _ENDINGS: Final = ("_bucket", "_count", "_sum")
-_LABELS: Final = {metric.name: frozenset(metric.labels) | {"le"} for metric in METRICS}
+_LABELS: Final = {
+    metric.name: frozenset(metric.labels) | {"le"} for metric in METRICS if metric.page == PAGE
+}
 _OF_PROCESS: Final = re.compile(
     r"process_(?:cpu_seconds_total|open_fds|max_fds|resident_memory_bytes|start_time_seconds"
     r"|virtual_memory_bytes)"

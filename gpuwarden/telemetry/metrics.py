@@ -11,6 +11,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics import MetricWrapperBase, disable_created_metrics
+from prometheus_client.openmetrics import exposition as open_metrics
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
@@ -21,6 +22,9 @@ M = TypeVar("M", bound=MetricWrapperBase)
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """Of what `render` returns; every Prometheus reads it."""
+OPEN_METRICS_TYPE = open_metrics.CONTENT_TYPE_LATEST
+"""Of what it returns as OpenMetrics: with exemplars, for who asks for it."""
+_OPEN_METRICS = "application/openmetrics-text"
 
 # Else every counter brings a gauge that `names` does not know.
 disable_created_metrics()  # type: ignore[no-untyped-call] # the library's
@@ -36,7 +40,7 @@ class Instruments:
         self._made = {
             metric.name: _make(metric, self.registry)
             for metric in names.METRICS
-            if metric.process in {process, Process.BOTH}
+            if metric.process in {process, Process.BOTH} and metric.page == names.PAGE
         }
         self.gauge(names.BUILD_INFO).labels(version, platform.python_version()).set(1)
 
@@ -52,8 +56,11 @@ class Instruments:
         """Return the histogram; raises LookupError if this process does not export it."""
         return self._get(metric, Histogram)
 
-    def render(self) -> bytes:
-        """Return the text exposition of all metrics."""
+    def render(self, *, exemplars: bool = False) -> bytes:
+        """Return the text exposition of all metrics; as OpenMetrics with exemplars."""
+        if exemplars:
+            page: bytes = open_metrics.generate_latest(self.registry)  # type: ignore[no-untyped-call] # the library's
+            return page
         return generate_latest(self.registry)
 
     def _get(self, metric: Metric, wanted: type[M]) -> M:
@@ -63,6 +70,11 @@ class Instruments:
                 f"no {wanted.__name__} {metric.name} in this process"
             )
         return made
+
+
+def takes_exemplars(accept: str) -> bool:
+    """Whether a scraper's Accept header asks for OpenMetrics, as Prometheus does."""
+    return _OPEN_METRICS in accept
 
 
 def _make(metric: Metric, registry: CollectorRegistry) -> MetricWrapperBase:

@@ -1,7 +1,8 @@
 """Every metric, log event and span name of the product, each once; docs are made from here.
 
 Metric names follow Prometheus' naming practice: prefix, base units, `_total` for
-counters. Labels have few values: never a pod, a hash or a serial number. Pure.
+counters. Labels have few values: never a pod, a hash or a serial number. What is about one node or
+one GPU is on a page of its own, which is made anew for each scrape. Pure.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ PREFIX = "gpuwarden_"
 
 FAST_BUCKETS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 """Seconds, for work in memory and local disks."""
+PAGE = "/metrics"
+FLEET_PAGE = "/metrics/fleet"
+"""Has series for each node and GPU of accepted evidence, so only who wants them scrapes it."""
 SLOW_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
 """Seconds, for work that crosses the network or asks a driver."""
 
@@ -42,6 +46,7 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    page: str = PAGE
 
 
 def _counter(name: str, process: Process, text: str, *labels: str) -> Metric:
@@ -56,6 +61,12 @@ def _histogram(
     name: str, process: Process, text: str, *labels: str, buckets: tuple[float, ...]
 ) -> Metric:
     return Metric(f"{PREFIX}{name}_seconds", MetricType.HISTOGRAM, process, text, labels, buckets)
+
+
+def _of_fleet(name: str, text: str, *labels: str) -> Metric:
+    return Metric(
+        PREFIX + name, MetricType.GAUGE, Process.CONTROLLER, text, labels, page=FLEET_PAGE
+    )
 
 
 _A, _C, _BOTH = Process.AGENT, Process.CONTROLLER, Process.BOTH
@@ -389,6 +400,12 @@ USE_FAULTS = _gauge(
     " (docs/binding-webhook.md).",
     "kind",
 )
+IDLE_GPUS = _gauge(
+    "idle_gpus",
+    _C,
+    "GPUs and MIG devices that bound pods hold, and that none of their processes has used for 15"
+    " minutes or longer.",
+)
 EVICTIONS = _counter(
     "evictions",
     _C,
@@ -590,6 +607,77 @@ KUBE_HINTED_REQUIREMENTS = _gauge(
     "Requirements that nodes are labelled for, with `scheduling.mode: affinity`; at most 64.",
 )
 
+NODE_INFO = _of_fleet(
+    "node_info",
+    "Always 1; what the last accepted evidence of a node proved.",
+    "node",
+    "level",
+    "mode",
+    "attestation_hash",
+    "driver",
+    "agent_version",
+)
+NODE_STATE = _of_fleet(
+    "node_state",
+    "1 for the state of a node, 0 for its other states; states of gpuwarden_nodes. A node that no"
+    " agent has spoken for is unknown.",
+    "node",
+    "state",
+)
+NODE_EVIDENCE_TIME = _of_fleet(
+    "node_evidence_timestamp_seconds",
+    "When the last evidence of a node was accepted, seconds since the epoch.",
+    "node",
+)
+GPU_INFO = _of_fleet(
+    "gpu_info",
+    "Always 1; a GPU of accepted evidence. `UUID` is spelt as by NVIDIA's DCGM exporter, to join"
+    " on.",
+    "UUID",
+    "serial",
+    "node",
+    "index",
+    "pci_bus_id",
+    "product",
+    "vbios",
+)
+GPU_STATE = _of_fleet(
+    "gpu_state",
+    "1 for the state of a GPU (usable, lost, unhealthy, stale, revoked, quarantined; the last three"
+    " are its node's), 0 for its other states.",
+    "UUID",
+    "state",
+)
+GPU_USE = _of_fleet(
+    "gpu_use",
+    "1 for the use of a GPU (free; idle: reserved and not used; used: reserved and used;"
+    " unreserved: used without a reservation), 0 for the others; of a GPU with MIG devices what"
+    " any of them has. Absent where nothing is reserved.",
+    "UUID",
+    "use",
+)
+
+NAMESPACE_RESERVED = Metric(
+    f"{PREFIX}namespace_reserved_gpu_seconds_total",
+    MetricType.COUNTER,
+    Process.CONTROLLER,
+    "GPU time that bound pods of a namespace have held, as far as nodes reported and the audit log"
+    " remembers; a MIG device counts as a GPU.",
+    ("namespace",),
+    page=FLEET_PAGE,
+)
+NAMESPACE_IDLE = Metric(
+    f"{PREFIX}namespace_idle_gpu_seconds_total",
+    MetricType.COUNTER,
+    Process.CONTROLLER,
+    "GPU time of them in which no process of the pods that held it ran on it.",
+    ("namespace",),
+    page=FLEET_PAGE,
+)
+NAMESPACE_IDLE_GPUS = _of_fleet(
+    "namespace_idle_gpus", "What gpuwarden_idle_gpus counts, by namespace.", "namespace"
+)
+
 METRICS: tuple[Metric, ...] = tuple(
     value for value in dict(globals()).values() if isinstance(value, Metric)
 )
@@ -727,6 +815,8 @@ class Event(StrEnum):
         "a node shows a GPU that is given or used otherwise than the ledger has it; kind and pod",
     )
     USE_FAULT_ENDED = "use.agrees", "such a disagreement is over"
+    GPU_IDLE = "use.idle", "a reserved GPU has not been used for 15 minutes"
+    GPU_IDLE_ENDED = "use.idle.ended", "such a GPU is used, or given back"
     POD_EVICTED = "pod.evicted", "a pod was evicted because of its GPU, or could not be"
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller gets no details"

@@ -83,6 +83,11 @@ class OtlpTracer:
             self._tracer.start_span(name.value, context=context, attributes=dict(attributes))
         )
 
+    def sampled_trace(self) -> str:
+        """See `Tracer`."""
+        context = trace.get_current_span().get_span_context()
+        return f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
+
     def close(self) -> None:
         """Send what waits, for `END_S` seconds at most."""
         # A daemon: what a collector still holds up then must not hold up the interpreter.

@@ -56,6 +56,9 @@ class Tracer(Protocol):
     ) -> Round:
         """The first span of a round's trace, or one below that."""
 
+    def sampled_trace(self) -> str:
+        """The id of the trace that is open here, in hex; empty where none is, or is not sent."""
+
 
 class RoundIds:
     """Ids of a round's trace and of its first span, from the challenge's id in hex."""
@@ -176,6 +179,18 @@ class Rounds:
 def use(tracer: Tracer | None) -> None:
     """Give all further spans to `tracer`; None turns tracing off."""
     _tracing.tracer = tracer
+
+
+def exemplar() -> dict[str, str] | None:
+    """What ties a measurement to the trace that it was taken in; None where none is sent."""
+    tracer = _tracing.tracer
+    if tracer is None:
+        return None
+    try:
+        found = tracer.sampled_trace()
+    except Exception:  # noqa: BLE001 -- a link is not worth the measurement
+        return None
+    return {"trace_id": found} if found else None
 
 
 def _span(

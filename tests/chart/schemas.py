@@ -14,7 +14,7 @@ from tests.chart.tools import tools
 
 _FOLDER = "kubernetes_validate/kubernetes-json-schema"
 _HOST = "https://kubernetes.io"
-_ELSEWHERE = ("cert-manager.io/",)
+_ELSEWHERE = ("cert-manager.io/", "monitoring.coreos.com/")
 """Kinds that neither Kubernetes nor this chart has the schema of."""
 
 

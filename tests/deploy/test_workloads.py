@@ -149,7 +149,7 @@ def agent_paths() -> set[str]:
 
 
 def controller_paths() -> set[str]:
-    app = ops_app(lambda: Readiness((), ()), lambda: b"")
+    app = ops_app(lambda: Readiness((), ()), lambda **_: b"", None)
     return {x.canonical for x in app.router.resources()}
 
 

@@ -105,5 +105,14 @@ CHART_PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "templates/rbac.yaml": rights,
     "files/spire/authorization.rego": _copy("spire/authorization.rego"),
     "files/spire/authorization.json": _copy("spire/authorization.json"),
+    **{
+        f"files/monitoring/{name}": _copy(f"kustomize/components/monitoring/{folder}{name}")
+        for folder, name in (
+            ("", "rules.yaml"),
+            ("dashboards/", "gpuwarden-fleet-trust.json"),
+            ("dashboards/", "gpuwarden-placement.json"),
+            ("dashboards/", "gpuwarden-controller.json"),
+        )
+    },
 }
 """Name below deploy/helm/gpuwarden -> what writes it."""

@@ -1,8 +1,8 @@
 """docs/reference/telemetry.md, made from `names`. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gpuwarden.telemetry.names import METRICS, Event, Span
+from gpuwarden.telemetry.names import FLEET_PAGE, METRICS, PAGE, Event, Metric, Span
 
 _INTRO = """\
 # Telemetry
@@ -11,7 +11,18 @@ Generated from the code (`gpuwarden/telemetry/names.py`); a test fails when it i
 
 Metrics are served at `/metrics` of the ops listener, beside Python's `process_` and `python_`
 metrics. Labels hold reason codes, states and other closed sets, never pods, hashes or serial
-numbers.
+numbers. To a scraper that asks for OpenMetrics, as Prometheus does, the controller's histograms
+of requests and of evidence carry exemplars with the `trace_id` of a sampled trace.
+
+With `metrics.fleet: true` a controller serves a second page, `/metrics/fleet`, with series for each
+node and GPU. Each scrape makes it anew, so what is gone has no series. Every replica serves the
+same: take one of them, for example with `max by (UUID, node) (gpuwarden_gpu_info)`. `UUID` is spelt
+as by NVIDIA's DCGM exporter, so its metrics can be joined:
+
+```promql
+DCGM_FI_DEV_GPU_UTIL
+  * on (UUID) group_left (node, serial) max by (UUID, node, serial) (gpuwarden_gpu_info)
+```
 
 Logs go to standard error, one JSON object per line (`log.format: text` for people):
 `timestamp` (RFC 3339, UTC), `level`, `event`, `component`, `service` and what belongs to the
@@ -37,13 +48,21 @@ def telemetry_page() -> str:
 
 def _lines() -> Iterator[str]:
     yield _INTRO
-    yield from ("", "## Metrics", "", "| name | type | process | labels | meaning |")
-    yield "|---|---|---|---|---|"
-    for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        cells = (f"`{metric.name}`", metric.type.value, metric.process.value, labels, metric.help)
-        yield f"| {' | '.join(cells)} |"
+    yield from ("", "## Metrics", "")
+    yield from _table(x for x in METRICS if x.page == PAGE)
+    yield from ("", "## Metrics of the fleet", "")
+    yield from (f"At `{FLEET_PAGE}`, with `metrics.fleet: true`.", "")
+    yield from _table(x for x in METRICS if x.page == FLEET_PAGE)
     yield from ("", "## Log events", "", "| event | meaning |", "|---|---|")
     yield from (f"| `{event.value}` | {event.meaning} |" for event in Event)
     yield from ("", "## Spans", "", "| span | covers |", "|---|---|")
     yield from (f"| `{span.value}` | {span.meaning} |" for span in Span)
+
+
+def _table(metrics: Iterable[Metric]) -> Iterator[str]:
+    yield "| name | type | process | labels | meaning |"
+    yield "|---|---|---|---|---|"
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        cells = (f"`{metric.name}`", metric.type.value, metric.process.value, labels, metric.help)
+        yield f"| {' | '.join(cells)} |"

@@ -59,6 +59,7 @@ class FakeFleetServer(
         self.uses: dict[str, pb.GpuUse] = {}
         self.reservations: list[place.Reservation] = []
         """One a page."""
+        self.use = place.ListUseResponse()
         self.accounts: dict[str, place.ExplainPodResponse] = {}
         """By `namespace/name`."""
         self.evicted: list[place.EvictedPod] = []
@@ -104,6 +105,12 @@ class FakeFleetServer(
 
     def __exit__(self, *_: object) -> None:
         self._server.stop(0).wait()
+
+    def ListUse(
+        self, request: place.ListUseRequest, context: grpc.ServicerContext
+    ) -> place.ListUseResponse:
+        self._admit(request, context)
+        return self.use
 
     def ListNodes(
         self, request: pb.ListNodesRequest, context: grpc.ServicerContext

@@ -7,6 +7,7 @@ a scheduler asks, both programs end. Spans go to a real OTLP collector.
 import asyncio
 import http.client
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry.metrics import CONTENT_TYPE
-from gpuwarden.telemetry.names import METRICS, PREFIX, Event, MetricType, Process
+from gpuwarden.telemetry.names import METRICS, PAGE, PREFIX, Event, MetricType, Process
 from sandbox.laptop import Laptop, Pace
 from sandbox.nodes import LEGACY, simulated_nodes
 from sandbox.nvml.models import h100_sxm
@@ -124,6 +125,12 @@ async def _play(laptop: Laptop) -> tuple[dict[Process, str], set[str]]:
     await _until(
         ops[Process.AGENT], "/metrics", lambda _, text: "INVENTORY_CHANGED" in text, "a refusal"
     )
+    ends = re.compile(r'extender_request_seconds_bucket.* # \{trace_id="(\w+)"\}')
+    status, kind, page = await _http(
+        ops[Process.CONTROLLER], "GET", "/metrics", Accept="application/openmetrics-text"
+    )
+    assert (status, kind.partition(";")[0]) == (200, "application/openmetrics-text")
+    assert CALLER_TRACE in ends.findall(page)
     answers = {process: await _http(address, "GET", "/metrics") for process, address in ops.items()}
     return {process: text for process, (_, _, text) in answers.items()}, {
         kind for _, kind, _ in answers.values()
@@ -203,7 +210,7 @@ def test_metrics_are_those_that_are_declared_with_their_labels(
     declared = {
         metric.name.removesuffix("_total"): metric
         for metric in METRICS
-        if metric.process in {process, Process.BOTH}
+        if metric.process in {process, Process.BOTH} and metric.page == PAGE
     }
     assert set(ours) == set(declared)
     for name, family in ours.items():
@@ -401,7 +408,8 @@ def test_counters_exist_from_the_start_where_they_have_no_labels(seen: Seen) -> 
     for process in SERVICES:
         families = _families(seen, process)
         for metric in METRICS:
-            if metric.process in {process, Process.BOTH} and not metric.labels:
+            on_the_page = metric.process in {process, Process.BOTH} and metric.page == PAGE
+            if on_the_page and not metric.labels:
                 base = metric.name.removesuffix("_total")
                 suffix = "_count" if metric.type is MetricType.HISTOGRAM else ""
                 found = {sample.name for sample in families[base].samples}

@@ -20,7 +20,7 @@ from controller.web.server import OpsLimits, OpsServer, ops_app
 from gpuwarden.settings.values import Address
 from tests.hang import HANG_S
 
-METRICS = b"x" * (3 << 19)
+METRICS = b"x" * (4 << 20)
 """More than the kernel takes for a client that does not read."""
 PROBES = 3
 CROWDS = {
@@ -47,7 +47,7 @@ class Nobody:
 
 @asynccontextmanager
 async def a_controller() -> AsyncIterator[Address]:
-    app = ops_app(lambda: Readiness(reasons=(), warnings=()), lambda: METRICS)
+    app = ops_app(lambda: Readiness(reasons=(), warnings=()), lambda **_: METRICS, None)
     server = OpsServer(app, Address("127.0.0.1", 0), observer=Nobody())
     host, port = await server.start()
     try:

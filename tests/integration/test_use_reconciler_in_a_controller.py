@@ -47,7 +47,7 @@ async def kinds(here: LiveCluster) -> list[str]:
 
 
 async def test_kubelet_s_choice_becomes_a_record_and_ends_as_one(cluster: FakeCluster) -> None:
-    settings = {"policy__file": policy(cluster.folder, POLICY)}
+    settings = {"policy__file": policy(cluster.folder, POLICY), "metrics__fleet": "true"}
     async with cluster.live(**settings) as here:
         uid = running(cluster, "train-0")
         here.agent.allocations = (allocation("train-0", GPUS[1]),)
@@ -59,6 +59,9 @@ async def test_kubelet_s_choice_becomes_a_record_and_ends_as_one(cluster: FakeCl
         assert (holder["pod"]["uid"], holder["gpus"]) == (uid, [GPUS[1]])
         await here.agent.some_rounds()
         assert events(cluster) == []
+        _, page = await here.controller.get("/metrics/fleet")
+        assert f'gpuwarden_gpu_use{{UUID="{GPUS[1]}",use="used"}} 1' in page
+        assert 'gpuwarden_namespace_idle_gpus{namespace="team-a"} 0' in page
         ended = cluster.api.objects.get("pods", "team-a/train-0")
         cluster.api.change("pods", ended | {"status": {"phase": "Succeeded"}})
         await here.state_of(GPUS[1], "Releasing")
@@ -76,7 +79,7 @@ async def test_kubelet_s_choice_becomes_a_record_and_ends_as_one(cluster: FakeCl
 
 
 async def test_unreserved_use_is_reported_once(cluster: FakeCluster) -> None:
-    settings = {"policy__file": policy(cluster.folder, POLICY)}
+    settings = {"policy__file": policy(cluster.folder, POLICY), "metrics__fleet": "true"}
     async with cluster.live(**settings) as here:
         here.agent.allocations = (allocation("plain", GPUS[0], "team-b"),)
         note = f"{GPUS[0]} is used by pod team-b/plain, and no reservation explains it"
@@ -91,6 +94,9 @@ async def test_unreserved_use_is_reported_once(cluster: FakeCluster) -> None:
         assert (await kinds(here)).count("reservation.unreserved") == 1
         controller = here.controller
         assert await controller.metric('gpuwarden_gpu_use_faults{kind="unreserved_use"}') == 1
+        _, page = await controller.get("/metrics/fleet")
+        assert f'gpuwarden_gpu_use{{UUID="{GPUS[0]}",use="unreserved"}} 1' in page
+        assert f'gpuwarden_gpu_use{{UUID="{GPUS[1]}",use="free"}} 1' in page
         here.agent.allocations = None
         await here.agent.some_rounds(4)
         assert await controller.metric('gpuwarden_gpu_use_faults{kind="unreserved_use"}') == 1

@@ -146,7 +146,7 @@ def _node_lines(found: pb.ExplainNodeResponse) -> str:
 
 def _advice_of(found: pb.ExplainNodeResponse) -> tuple[tuple[str, str], ...]:
     reason, name = _explanation(found.node.code), found.node.name
-    return (("Cause", reason.cause), ("What to do", _named(reason.remedy, name))) if reason else ()
+    return (("Cause", reason.cause), ("What to do", named(reason.remedy, name))) if reason else ()
 
 
 def _next_text(commands: Iterable[tuple[str, str]]) -> str:
@@ -180,7 +180,7 @@ def next_commands(found: pb.ExplainNodeResponse) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-def _named(remedy: str, node: str) -> str:
+def named(remedy: str, node: str) -> str:
     """A remedy with the node's own name in its commands."""
     return _NODE.sub(lambda _: node, remedy)
 
@@ -215,7 +215,7 @@ def pod(
         How to reach the controller.
 
     """
-    where, what = _parted(name, namespace)
+    where, what = parted(name, namespace)
     found = ask(connection, lambda client: client.account(where, what))
     codes = (*filter(None, (found.code,)), *(x.code for x in found.rejections))
     text = printed(
@@ -225,12 +225,18 @@ def pod(
         text=lambda: _pod_text(found, output),
     )
     sys.stdout.write(text)
+    return ExitCode.FINDING if is_finding(found) else ExitCode.OK
+
+
+def is_finding(found: placement_pb2.ExplainPodResponse) -> bool:
+    """Whether the pod is wrong, or waits and no node would pass now."""
     refused = found.code or not found.passing
-    stuck = _waits(found) and found.guarded and refused and not found.report_only
-    return ExitCode.FINDING if found.wrong or stuck else ExitCode.OK
+    stuck = waits(found) and found.guarded and refused and not found.report_only
+    return bool(found.wrong or stuck)
 
 
-def _parted(name: str, namespace: str) -> tuple[str, str]:
+def parted(name: str, namespace: str) -> tuple[str, str]:
+    """Namespace and name of a pod that is given as an argument; raises CliError."""
     before, slash, after = name.partition("/")
     where, what = (before, after) if slash else (namespace, before)
     if not where or not what or "/" in what:
@@ -239,7 +245,7 @@ def _parted(name: str, namespace: str) -> tuple[str, str]:
     return where, what
 
 
-def _waits(found: placement_pb2.ExplainPodResponse) -> bool:
+def waits(found: placement_pb2.ExplainPodResponse) -> bool:
     """Whether the pod is there and bound to no node yet."""
     return any(x.name == _BOUND and x.state == _WAITING for x in found.stations)
 
@@ -251,7 +257,7 @@ def _pod_text(found: placement_pb2.ExplainPodResponse, output: Format) -> str:
     if lines:
         text = "".join(paragraph(line, first="  ", indent=2) for line in lines)
         parts.append(f"Findings:\n{text}")
-    if _waits(found) and found.guarded:
+    if waits(found) and found.guarded:
         parts.append(_waiting(found, output))
     if found.earlier:
         held = on_screen(RESERVATIONS, found.earlier, output)
@@ -269,7 +275,7 @@ def _head(found: placement_pb2.ExplainPodResponse) -> tuple[tuple[str, str], ...
         ("Phase", found.phase or "gone"),
         ("Mode", _REPORT_ONLY if found.report_only else ""),
         ("Guarantee given", found.guarantee_given),
-        ("Guarantee possible now" if _waits(found) else "Guarantee now", promise),
+        ("Guarantee possible now" if waits(found) else "Guarantee now", promise),
     )
 
 
@@ -291,7 +297,7 @@ def _advice(code: str, node: str = "") -> str:
     reason = _explanation(code)
     if reason is None:
         return ""
-    return paragraph(f"What to do: {_named(reason.remedy, node) if node else reason.remedy}")
+    return paragraph(f"What to do: {named(reason.remedy, node) if node else reason.remedy}")
 
 
 def _records(found: placement_pb2.ExplainPodResponse, output: Format) -> str:

@@ -24,37 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!gpuwarden/wire/v1/placement.proto\x12\x11gpuwarden.wire.v1\"X\n\x17ListReservationsRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\"d\n\x18ListReservationsResponse\x12\x34\n\x0creservations\x18\x01 \x03(\x0b\x32\x1e.gpuwarden.wire.v1.Reservation\x12\x12\n\nnext_after\x18\x02 \x01(\t\"\xe7\x01\n\x0bReservation\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0b\n\x03pod\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12,\n\x04gpus\x18\x06 \x03(\x0b\x32\x1e.gpuwarden.wire.v1.ReservedGpu\x12\r\n\x05state\x18\x07 \x01(\t\x12\x0e\n\x06origin\x18\x08 \x01(\t\x12\x0f\n\x07made_at\x18\t \x01(\t\x12\r\n\x05\x61ge_s\x18\n \x01(\r\x12\x13\n\x0bshare_group\x18\x0b \x01(\t\x12\x0f\n\x07\x61\x64opted\x18\x0c \x01(\x08\";\n\x0bReservedGpu\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07holders\x18\x03 \x01(\r\"4\n\x11\x45xplainPodRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xe8\x03\n\x12\x45xplainPodResponse\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x0f\n\x07guarded\x18\x05 \x01(\x08\x12,\n\x08stations\x18\x06 \x03(\x0b\x32\x1a.gpuwarden.wire.v1.Station\x12\r\n\x05wrong\x18\x07 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\x12\x0f\n\x07passing\x18\n \x01(\r\x12\x15\n\rpassing_nodes\x18\x0b \x03(\t\x12\x30\n\nrejections\x18\x0c \x03(\x0b\x32\x1c.gpuwarden.wire.v1.Rejection\x12\x17\n\x0fguarantee_given\x18\r \x01(\t\x12\x11\n\tguarantee\x18\x0e \x01(\t\x12\x17\n\x0fguarantee_limit\x18\x0f \x01(\t\x12-\n\x07records\x18\x10 \x03(\x0b\x32\x1c.gpuwarden.wire.v1.PodRecord\x12\x15\n\rrecords_since\x18\x11 \x01(\t\x12/\n\x07\x65\x61rlier\x18\x12 \x03(\x0b\x32\x1e.gpuwarden.wire.v1.Reservation\x12\x13\n\x0breport_only\x18\x13 \x01(\x08\"{\n\x07Station\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\n\n\x02\x61t\x18\x03 \x01(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x17\n\x0f\x65vidence_digest\x18\x05 \x01(\t\x12\x0c\n\x04gpus\x18\x06 \x03(\t\x12\x10\n\x08\x66indings\x18\x07 \x03(\t\"G\n\tRejection\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\r\n\x05nodes\x18\x04 \x03(\t\"D\n\x16\x43heckProtectionRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\"i\n\x17\x43heckProtectionResponse\x12+\n\x04pods\x18\x01 \x03(\x0b\x32\x1d.gpuwarden.wire.v1.EvictedPod\x12\x12\n\nnext_after\x18\x02 \x01(\t\x12\r\n\x05nodes\x18\x03 \x01(\r\"L\n\nEvictedPod\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x66ter_s\x18\x04 \x01(\r\"|\n\tPodRecord\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\n\n\x02\x61t\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x10\n\x08\x64\x65\x63ision\x18\x04 \x01(\t\x12\r\n\x05\x63odes\x18\x05 \x03(\t\x12\x0c\n\x04node\x18\x06 \x01(\t\x12\x0c\n\x04gpus\x18\x07 \x03(\t\x12\x0b\n\x03uid\x18\x08 \x01(\t2\xc4\x02\n\x10PlacementService\x12k\n\x10ListReservations\x12*.gpuwarden.wire.v1.ListReservationsRequest\x1a+.gpuwarden.wire.v1.ListReservationsResponse\x12Y\n\nExplainPod\x12$.gpuwarden.wire.v1.ExplainPodRequest\x1a%.gpuwarden.wire.v1.ExplainPodResponse\x12h\n\x0f\x43heckProtection\x12).gpuwarden.wire.v1.CheckProtectionRequest\x1a*.gpuwarden.wire.v1.CheckProtectionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!gpuwarden/wire/v1/placement.proto\x12\x11gpuwarden.wire.v1\"#\n\x0eListUseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"\xd5\x01\n\x0fListUseResponse\x12+\n\x06\x66\x61ults\x18\x01 \x03(\x0b\x32\x1b.gpuwarden.wire.v1.UseFault\x12\x13\n\x0b\x66\x61ult_count\x18\x02 \x01(\r\x12(\n\x04idle\x18\x03 \x03(\x0b\x32\x1a.gpuwarden.wire.v1.IdleGpu\x12\x12\n\nidle_count\x18\x04 \x01(\r\x12\x33\n\nnamespaces\x18\x05 \x03(\x0b\x32\x1f.gpuwarden.wire.v1.NamespaceUse\x12\r\n\x05since\x18\x06 \x01(\t\"\x80\x01\n\x08UseFault\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0b\n\x03gpu\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x0b\n\x03pod\x18\x05 \x01(\t\x12\x0b\n\x03uid\x18\x06 \x01(\t\x12\r\n\x05since\x18\x07 \x01(\t\x12\x0f\n\x07held_by\x18\x08 \x03(\t\"u\n\x07IdleGpu\x12\x0b\n\x03gpu\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0b\n\x03pod\x18\x04 \x01(\t\x12\x0b\n\x03uid\x18\x05 \x01(\t\x12\x13\n\x0breservation\x18\x06 \x01(\t\x12\r\n\x05since\x18\x07 \x01(\t\"`\n\x0cNamespaceUse\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x16\n\x0ereserved_gpu_s\x18\x02 \x01(\x04\x12\x12\n\nidle_gpu_s\x18\x03 \x01(\x04\x12\x11\n\tidle_gpus\x18\x04 \x01(\r\"X\n\x17ListReservationsRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\"d\n\x18ListReservationsResponse\x12\x34\n\x0creservations\x18\x01 \x03(\x0b\x32\x1e.gpuwarden.wire.v1.Reservation\x12\x12\n\nnext_after\x18\x02 \x01(\t\"\xe7\x01\n\x0bReservation\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0b\n\x03pod\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12,\n\x04gpus\x18\x06 \x03(\x0b\x32\x1e.gpuwarden.wire.v1.ReservedGpu\x12\r\n\x05state\x18\x07 \x01(\t\x12\x0e\n\x06origin\x18\x08 \x01(\t\x12\x0f\n\x07made_at\x18\t \x01(\t\x12\r\n\x05\x61ge_s\x18\n \x01(\r\x12\x13\n\x0bshare_group\x18\x0b \x01(\t\x12\x0f\n\x07\x61\x64opted\x18\x0c \x01(\x08\";\n\x0bReservedGpu\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07holders\x18\x03 \x01(\r\"4\n\x11\x45xplainPodRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xe8\x03\n\x12\x45xplainPodResponse\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x0f\n\x07guarded\x18\x05 \x01(\x08\x12,\n\x08stations\x18\x06 \x03(\x0b\x32\x1a.gpuwarden.wire.v1.Station\x12\r\n\x05wrong\x18\x07 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\x12\x0f\n\x07passing\x18\n \x01(\r\x12\x15\n\rpassing_nodes\x18\x0b \x03(\t\x12\x30\n\nrejections\x18\x0c \x03(\x0b\x32\x1c.gpuwarden.wire.v1.Rejection\x12\x17\n\x0fguarantee_given\x18\r \x01(\t\x12\x11\n\tguarantee\x18\x0e \x01(\t\x12\x17\n\x0fguarantee_limit\x18\x0f \x01(\t\x12-\n\x07records\x18\x10 \x03(\x0b\x32\x1c.gpuwarden.wire.v1.PodRecord\x12\x15\n\rrecords_since\x18\x11 \x01(\t\x12/\n\x07\x65\x61rlier\x18\x12 \x03(\x0b\x32\x1e.gpuwarden.wire.v1.Reservation\x12\x13\n\x0breport_only\x18\x13 \x01(\x08\"{\n\x07Station\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\n\n\x02\x61t\x18\x03 \x01(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x17\n\x0f\x65vidence_digest\x18\x05 \x01(\t\x12\x0c\n\x04gpus\x18\x06 \x03(\t\x12\x10\n\x08\x66indings\x18\x07 \x03(\t\"G\n\tRejection\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\r\n\x05nodes\x18\x04 \x03(\t\"D\n\x16\x43heckProtectionRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\"i\n\x17\x43heckProtectionResponse\x12+\n\x04pods\x18\x01 \x03(\x0b\x32\x1d.gpuwarden.wire.v1.EvictedPod\x12\x12\n\nnext_after\x18\x02 \x01(\t\x12\r\n\x05nodes\x18\x03 \x01(\r\"L\n\nEvictedPod\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x66ter_s\x18\x04 \x01(\r\"|\n\tPodRecord\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\n\n\x02\x61t\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x10\n\x08\x64\x65\x63ision\x18\x04 \x01(\t\x12\r\n\x05\x63odes\x18\x05 \x03(\t\x12\x0c\n\x04node\x18\x06 \x01(\t\x12\x0c\n\x04gpus\x18\x07 \x03(\t\x12\x0b\n\x03uid\x18\x08 \x01(\t2\x96\x03\n\x10PlacementService\x12k\n\x10ListReservations\x12*.gpuwarden.wire.v1.ListReservationsRequest\x1a+.gpuwarden.wire.v1.ListReservationsResponse\x12Y\n\nExplainPod\x12$.gpuwarden.wire.v1.ExplainPodRequest\x1a%.gpuwarden.wire.v1.ExplainPodResponse\x12h\n\x0f\x43heckProtection\x12).gpuwarden.wire.v1.CheckProtectionRequest\x1a*.gpuwarden.wire.v1.CheckProtectionResponse\x12P\n\x07ListUse\x12!.gpuwarden.wire.v1.ListUseRequest\x1a\".gpuwarden.wire.v1.ListUseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpuwarden.wire.v1.placement_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTRESERVATIONSREQUEST']._serialized_start=56
-  _globals['_LISTRESERVATIONSREQUEST']._serialized_end=144
-  _globals['_LISTRESERVATIONSRESPONSE']._serialized_start=146
-  _globals['_LISTRESERVATIONSRESPONSE']._serialized_end=246
-  _globals['_RESERVATION']._serialized_start=249
-  _globals['_RESERVATION']._serialized_end=480
-  _globals['_RESERVEDGPU']._serialized_start=482
-  _globals['_RESERVEDGPU']._serialized_end=541
-  _globals['_EXPLAINPODREQUEST']._serialized_start=543
-  _globals['_EXPLAINPODREQUEST']._serialized_end=595
-  _globals['_EXPLAINPODRESPONSE']._serialized_start=598
-  _globals['_EXPLAINPODRESPONSE']._serialized_end=1086
-  _globals['_STATION']._serialized_start=1088
-  _globals['_STATION']._serialized_end=1211
-  _globals['_REJECTION']._serialized_start=1213
-  _globals['_REJECTION']._serialized_end=1284
-  _globals['_CHECKPROTECTIONREQUEST']._serialized_start=1286
-  _globals['_CHECKPROTECTIONREQUEST']._serialized_end=1354
-  _globals['_CHECKPROTECTIONRESPONSE']._serialized_start=1356
-  _globals['_CHECKPROTECTIONRESPONSE']._serialized_end=1461
-  _globals['_EVICTEDPOD']._serialized_start=1463
-  _globals['_EVICTEDPOD']._serialized_end=1539
-  _globals['_PODRECORD']._serialized_start=1541
-  _globals['_PODRECORD']._serialized_end=1665
-  _globals['_PLACEMENTSERVICE']._serialized_start=1668
-  _globals['_PLACEMENTSERVICE']._serialized_end=1992
+  _globals['_LISTUSEREQUEST']._serialized_start=56
+  _globals['_LISTUSEREQUEST']._serialized_end=91
+  _globals['_LISTUSERESPONSE']._serialized_start=94
+  _globals['_LISTUSERESPONSE']._serialized_end=307
+  _globals['_USEFAULT']._serialized_start=310
+  _globals['_USEFAULT']._serialized_end=438
+  _globals['_IDLEGPU']._serialized_start=440
+  _globals['_IDLEGPU']._serialized_end=557
+  _globals['_NAMESPACEUSE']._serialized_start=559
+  _globals['_NAMESPACEUSE']._serialized_end=655
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_start=657
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_end=745
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_start=747
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_end=847
+  _globals['_RESERVATION']._serialized_start=850
+  _globals['_RESERVATION']._serialized_end=1081
+  _globals['_RESERVEDGPU']._serialized_start=1083
+  _globals['_RESERVEDGPU']._serialized_end=1142
+  _globals['_EXPLAINPODREQUEST']._serialized_start=1144
+  _globals['_EXPLAINPODREQUEST']._serialized_end=1196
+  _globals['_EXPLAINPODRESPONSE']._serialized_start=1199
+  _globals['_EXPLAINPODRESPONSE']._serialized_end=1687
+  _globals['_STATION']._serialized_start=1689
+  _globals['_STATION']._serialized_end=1812
+  _globals['_REJECTION']._serialized_start=1814
+  _globals['_REJECTION']._serialized_end=1885
+  _globals['_CHECKPROTECTIONREQUEST']._serialized_start=1887
+  _globals['_CHECKPROTECTIONREQUEST']._serialized_end=1955
+  _globals['_CHECKPROTECTIONRESPONSE']._serialized_start=1957
+  _globals['_CHECKPROTECTIONRESPONSE']._serialized_end=2062
+  _globals['_EVICTEDPOD']._serialized_start=2064
+  _globals['_EVICTEDPOD']._serialized_end=2140
+  _globals['_PODRECORD']._serialized_start=2142
+  _globals['_PODRECORD']._serialized_end=2266
+  _globals['_PLACEMENTSERVICE']._serialized_start=2269
+  _globals['_PLACEMENTSERVICE']._serialized_end=2675
 # @@protoc_insertion_point(module_scope)

@@ -19,6 +19,190 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class ListUseRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Only what is about this namespace; all when empty."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUseRequest: _TypeAlias = ListUseRequest  # noqa: Y015
+
+@_typing.final
+class ListUseResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAULTS_FIELD_NUMBER: _builtins.int
+    FAULT_COUNT_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    IDLE_COUNT_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    fault_count: _builtins.int
+    """All that there are."""
+    idle_count: _builtins.int
+    since: _builtins.str
+    """RFC 3339, from when on GPU time counts; empty where since the start of this replica."""
+    @_builtins.property
+    def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___UseFault]:
+        """The longest first; at most 1000."""
+
+    @_builtins.property
+    def idle(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdleGpu]:
+        """Reserved GPUs that have not been used for 15 minutes or longer, likewise."""
+
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespaceUse]:
+        """By name; at most 1025."""
+
+    def __init__(
+        self,
+        *,
+        faults: _abc.Iterable[Global___UseFault] | None = ...,
+        fault_count: _builtins.int = ...,
+        idle: _abc.Iterable[Global___IdleGpu] | None = ...,
+        idle_count: _builtins.int = ...,
+        namespaces: _abc.Iterable[Global___NamespaceUse] | None = ...,
+        since: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault_count", b"fault_count", "faults", b"faults", "idle", b"idle", "idle_count", b"idle_count", "namespaces", b"namespaces", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUseResponse: _TypeAlias = ListUseResponse  # noqa: Y015
+
+@_typing.final
+class UseFault(_message.Message):
+    """What a node shows of use that does not agree with the reservations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    GPU_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    HELD_BY_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """other_gpu, unfit_gpu, taken_gpu, sliced_gpu, gone_gpu, unreserved or unreserved_use."""
+    node: _builtins.str
+    gpu: _builtins.str
+    """Empty where none is meant."""
+    namespace: _builtins.str
+    """Both empty for a process of no known pod."""
+    pod: _builtins.str
+    uid: _builtins.str
+    """Of the pod, also where only its process is known; empty for a process of the host."""
+    since: _builtins.str
+    """RFC 3339: the first report that shows it."""
+    @_builtins.property
+    def held_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Pods that hold the GPU, as NAMESPACE/NAME."""
+
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        node: _builtins.str = ...,
+        gpu: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        pod: _builtins.str = ...,
+        uid: _builtins.str = ...,
+        since: _builtins.str = ...,
+        held_by: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu", b"gpu", "held_by", b"held_by", "kind", b"kind", "namespace", b"namespace", "node", b"node", "pod", b"pod", "since", b"since", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UseFault: _TypeAlias = UseFault  # noqa: Y015
+
+@_typing.final
+class IdleGpu(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    gpu: _builtins.str
+    node: _builtins.str
+    namespace: _builtins.str
+    pod: _builtins.str
+    uid: _builtins.str
+    reservation: _builtins.str
+    since: _builtins.str
+    """RFC 3339: the first report that shows it idle."""
+    def __init__(
+        self,
+        *,
+        gpu: _builtins.str = ...,
+        node: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        pod: _builtins.str = ...,
+        uid: _builtins.str = ...,
+        reservation: _builtins.str = ...,
+        since: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu", b"gpu", "namespace", b"namespace", "node", b"node", "pod", b"pod", "reservation", b"reservation", "since", b"since", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IdleGpu: _TypeAlias = IdleGpu  # noqa: Y015
+
+@_typing.final
+class NamespaceUse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    RESERVED_GPU_S_FIELD_NUMBER: _builtins.int
+    IDLE_GPU_S_FIELD_NUMBER: _builtins.int
+    IDLE_GPUS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    reserved_gpu_s: _builtins.int
+    """GPU time that its bound pods have held, in seconds."""
+    idle_gpu_s: _builtins.int
+    """Of it, time without a process of theirs."""
+    idle_gpus: _builtins.int
+    """Of `idle`."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        reserved_gpu_s: _builtins.int = ...,
+        idle_gpu_s: _builtins.int = ...,
+        idle_gpus: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle_gpu_s", b"idle_gpu_s", "idle_gpus", b"idle_gpus", "namespace", b"namespace", "reserved_gpu_s", b"reserved_gpu_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamespaceUse: _TypeAlias = NamespaceUse  # noqa: Y015
+
+@_typing.final
 class ListReservationsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

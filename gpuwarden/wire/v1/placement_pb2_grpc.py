@@ -51,6 +51,11 @@ class PlacementServiceStub:
                 request_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionRequest.SerializeToString,
                 response_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionResponse.FromString,
                 _registered_method=True)
+        self.ListUse = channel.unary_unary(
+                '/gpuwarden.wire.v1.PlacementService/ListUse',
+                request_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListUseRequest.SerializeToString,
+                response_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListUseResponse.FromString,
+                _registered_method=True)
 
 
 class PlacementServiceServicer:
@@ -80,6 +85,13 @@ class PlacementServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListUse(self, request, context):
+        """GPUs that are used otherwise than reserved, reservations without use, and GPU time by namespace.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlacementServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -97,6 +109,11 @@ def add_PlacementServiceServicer_to_server(servicer, server):
                     servicer.CheckProtection,
                     request_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionRequest.FromString,
                     response_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionResponse.SerializeToString,
+            ),
+            'ListUse': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUse,
+                    request_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListUseRequest.FromString,
+                    response_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListUseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -182,6 +199,33 @@ class PlacementService:
             '/gpuwarden.wire.v1.PlacementService/CheckProtection',
             gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionRequest.SerializeToString,
             gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuwarden.wire.v1.PlacementService/ListUse',
+            gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListUseRequest.SerializeToString,
+            gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListUseResponse.FromString,
             options,
             channel_credentials,
             insecure,

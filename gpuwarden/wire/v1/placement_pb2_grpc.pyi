@@ -43,6 +43,8 @@ class PlacementServiceStub:
     """Pods that the taint gpuwarden.dev/managed:NoExecute evicts, or would once it is set, in the
     order of node, namespace and name; one page.
     """
+    ListUse: _grpc.UnaryUnaryMultiCallable[_placement_pb2.ListUseRequest, _placement_pb2.ListUseResponse]
+    """GPUs that are used otherwise than reserved, reservations without use, and GPU time by namespace."""
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -59,6 +61,8 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     """Pods that the taint gpuwarden.dev/managed:NoExecute evicts, or would once it is set, in the
     order of node, namespace and name; one page.
     """
+    ListUse: _aio.UnaryUnaryMultiCallable[_placement_pb2.ListUseRequest, _placement_pb2.ListUseResponse]  # type: ignore[assignment]
+    """GPUs that are used otherwise than reserved, reservations without use, and GPU time by namespace."""
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     """Who holds which GPU, and how a pod came to its own or why it waits. Callers: roles inspector
@@ -90,5 +94,13 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         """Pods that the taint gpuwarden.dev/managed:NoExecute evicts, or would once it is set, in the
         order of node, namespace and name; one page.
         """
+
+    @_abc_1.abstractmethod
+    def ListUse(
+        self,
+        request: _placement_pb2.ListUseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.ListUseResponse, _abc.Awaitable[_placement_pb2.ListUseResponse]]:
+        """GPUs that are used otherwise than reserved, reservations without use, and GPU time by namespace."""
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -146,6 +146,7 @@ _EXPECTED = {
     "gpuwarden.wire.v1.PlacementService/ListReservations": {TENANT, *_READERS},
     "gpuwarden.wire.v1.PlacementService/ExplainPod": {TENANT, *_READERS},
     "gpuwarden.wire.v1.PlacementService/CheckProtection": _READERS,
+    "gpuwarden.wire.v1.PlacementService/ListUse": _READERS,
     "gpuwarden.wire.v1.SupportService/Collect": _READERS,
     "grpc.health.v1.Health/Check": {AGENT, *_READERS},
     "grpc.health.v1.Health/List": {AGENT, *_READERS},

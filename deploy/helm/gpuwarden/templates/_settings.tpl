@@ -66,6 +66,10 @@ api:
     key: {{ $folder }}/api/tls.key
   readers: {{ toJson .Values.httpApi.readers }}
 {{- end }}
+{{- if .Values.monitoring.fleet.enabled }}
+metrics:
+  fleet: true
+{{- end }}
 {{- if .Values.export.exporters }}
 export:
   {{- mustMergeOverwrite (dict "exporters" .Values.export.exporters) .Values.export.settings | toYaml | nindent 2 }}

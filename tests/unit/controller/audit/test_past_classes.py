@@ -127,6 +127,18 @@ def test_evidence_that_cannot_be_read_gives_no_document(log: Log) -> None:
     assert [x.document for x in log.classes.beginning(hash_of(OLD))] == [None]
 
 
+def test_other_evidence_under_its_name_gives_no_document(log: Log) -> None:
+    digest = log.accept("a", OLD, wrong_hash=hash_of(NEW))
+    (path,) = log.folder.glob(f"{FOLDER}/*/{digest}.json")
+    path.write_bytes(evidence_of(NEW).encoded())
+    assert [x.document for x in log.classes.beginning(hash_of(NEW))] == [None]
+
+
+def test_an_inventory_without_a_pci_identity_gives_no_document(log: Log) -> None:
+    log.accept("a", inventory(gpu(pci=None)), wrong_hash=hash_of(OLD))
+    assert [x.document for x in log.classes.beginning(hash_of(OLD))] == [None]
+
+
 def test_only_acceptances_count(log: Log) -> None:
     log.accept("a", OLD, kind=RecordKind.EVIDENCE_REFUSED)
     assert log.classes.beginning(hash_of(OLD)) == ()
@@ -191,9 +203,9 @@ def test_a_class_of_a_node_that_spire_confirmed_has_its_document(
 
 def test_evidence_that_names_pods_has_a_document_too(tmp_path: Path) -> None:
     log = Log(tmp_path)
-    digest = log.accept("gpu-1", OLD)
     kept = archived_evidence(Scene(wants_pods=True, evidence={"inventory": OLD, "pods": ()}))
+    digest = log.accept("gpu-1", OLD, wrong_evidence=kept.digest)
     path = next(tmp_path.glob(f"{FOLDER}/*/{digest}.json"))
-    path.write_bytes(kept.encoded())
+    path.with_name(f"{kept.digest}.json").write_bytes(kept.encoded())
     (found,) = log.classes.beginning(hash_of(OLD))
     assert found.document is not None

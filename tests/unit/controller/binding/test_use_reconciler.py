@@ -1,8 +1,12 @@
 """Replicas that compare reports with one ledger: what they write, tell, and have evicted."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import pytest
+
+from controller.binding.idle import Account, IdleChanges, Remembered
 from controller.binding.use import FaultChanges, UseFaultKind, UseReports
 from controller.binding.use_reconciler import UseReconciler
 from controller.fleet.view import FleetSnapshot, NodeView
@@ -30,6 +34,9 @@ class Sink:
     ended: list[str] = field(default_factory=list)
     counts: Mapping[UseFaultKind, int] = field(default_factory=dict)
     evictions: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
+    idle_count: int = -1
+    accounts: list[Mapping[str, Account]] = field(default_factory=list)
 
     def allocation_recorded(self, given: GivenGpu, reservation: str, evidence: str) -> None:
         subject = ReservationSubject(given.pod.namespace, given.node, (given.gpu,), given.pod.uid)
@@ -44,6 +51,14 @@ class Sink:
         self.begun += [f"{x.kind} {x.gpu}" for x in changes.begun]
         self.ended += [f"{x.kind} {x.gpu}" for x in changes.ended]
         self.counts = counts
+
+    def idled(self, changes: IdleChanges, standing: int) -> None:
+        self.idle += [f"idle {x.holding.gpu}" for x in changes.begun]
+        self.idle += [f"ended {x.holding.gpu}" for x in changes.ended]
+        self.idle_count = standing
+
+    def accounted(self, accounts: Mapping[str, Account]) -> None:
+        self.accounts.append(accounts)
 
     def evicted(self, pod: PodRef, error: str) -> None:
         self.evictions.append(f"{pod.name}: {error or 'evicted'}")
@@ -70,6 +85,8 @@ class World:
         self.evictor = Evictor()
         self.woken: list[str] = []
         self.firm = self.evicts = self.fits = True
+        self.remembered = Remembered()
+        self.log_is_broken = False
 
     def replica(
         self, store: LedgerStore | None = None, *, keys: bool = True
@@ -90,8 +107,14 @@ class World:
             sink=sink,
             boottime_ns=self.clock.boottime_ns,
             draw_call=lambda: CALL,
+            recall=self.recall,
         )
         return reconciler, sink
+
+    async def recall(self) -> Remembered:
+        if self.log_is_broken:
+            raise OSError("no log")
+        return self.remembered
 
     def says(
         self,
@@ -321,3 +344,91 @@ async def test_of_a_node_that_is_gone_nothing_is_remembered() -> None:
     world.says(mode=NodeMode.ENV)
     await use_reconciler.round()
     assert world.woken == []
+
+
+# --- idle reservations
+
+
+async def reserved(world: World, gpu: str = "GPU-a") -> None:
+    part = record(holder(gpu, state=HolderState.CONFIRMED), gpu=gpu)
+    assert await world.store.compare_and_set(None, part)
+
+
+async def idle_for(world: World, use_reconciler: UseReconciler, rounds: int) -> None:
+    """Each round is 26 s after the one before."""
+    for _ in range(rounds):
+        world.says(mode=NodeMode.ENV)
+        await use_reconciler.round()
+
+
+async def test_a_reserved_gpu_that_nobody_uses_is_told_after_a_while_and_when_it_ends() -> None:
+    world = World()
+    use_reconciler, sink = world.replica()
+    await reserved(world)
+    await idle_for(world, use_reconciler, 35)
+    assert (sink.idle, use_reconciler.now().idle) == ([], ())
+    await idle_for(world, use_reconciler, 1)
+    assert (sink.idle, sink.idle_count) == (["idle GPU-a"], 1)
+    (idle,) = use_reconciler.now().idle
+    assert (idle.holding.pod.name, idle.holding.node) == ("train-0", NODE)
+    assert use_reconciler.now().accounts == {"team-a": Account(35 * 26 * S, 35 * 26 * S)}
+    world.says(users={"GPU-a": {"uid-0"}}, mode=NodeMode.ENV)
+    await use_reconciler.round()
+    assert (sink.idle, sink.idle_count) == (["idle GPU-a", "ended GPU-a"], 0)
+
+
+async def test_idle_gpus_of_a_node_that_is_gone_are_told_as_ended() -> None:
+    world = World()
+    use_reconciler, sink = world.replica()
+    await reserved(world)
+    await idle_for(world, use_reconciler, 36)
+    world.show()
+    await use_reconciler.round()
+    assert sink.idle == ["idle GPU-a", "ended GPU-a"]
+
+
+async def test_accounts_are_told_now_and_then_and_at_the_end() -> None:
+    world = World()
+    use_reconciler, sink = world.replica()
+    await reserved(world)
+    await idle_for(world, use_reconciler, 36)
+    assert sink.accounts == [{"team-a": Account(35 * 26 * S, 35 * 26 * S)}]
+    await idle_for(world, use_reconciler, 1)
+    following = asyncio.create_task(use_reconciler.follow())
+    await asyncio.sleep(0)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert sink.accounts[1:] == [{"team-a": Account(26 * S, 26 * S)}]
+
+
+async def test_what_the_log_remembers_goes_on() -> None:
+    world = World()
+    key = ("gpu-a", holder().reservation)
+    world.remembered = Remembered({"team-b": Account(5, 4)}, {key: 77}, "2026-01-01T00:00:00Z")
+    use_reconciler, sink = world.replica()
+    await reserved(world)
+    await idle_for(world, use_reconciler, 1)
+    now = use_reconciler.now()
+    assert [x.since_wall_ns for x in now.idle] == [77]
+    assert sink.idle == []
+    assert (now.accounts, now.since) == ({"team-b": Account(5, 4)}, "2026-01-01T00:00:00Z")
+
+
+async def test_without_a_readable_log_it_begins_anew() -> None:
+    world = World()
+    world.log_is_broken = True
+    use_reconciler, _ = world.replica()
+    await reserved(world)
+    await idle_for(world, use_reconciler, 2)
+    assert use_reconciler.now().accounts == {"team-a": Account(26 * S, 26 * S)}
+
+
+async def test_standing_faults_have_the_time_of_the_first_report_that_shows_them() -> None:
+    world = World()
+    use_reconciler, _ = world.replica()
+    for _ in range(3):
+        world.says(users={"GPU-a": {"uid-x"}}, mode=NodeMode.ENV)
+        await use_reconciler.round()
+    first, *_ = use_reconciler.now().faults
+    assert first.since_wall_ns == world.fleet.nodes[NODE].acceptance.accepted_wall_ns  # type: ignore[union-attr]

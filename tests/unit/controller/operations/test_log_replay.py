@@ -1,4 +1,4 @@
-"""Both memories come from one log on disk; what cannot be read is told once."""
+"""All memories come from one log on disk; what cannot be read is told once."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 import structlog
 
 from controller.audit.sealing import LogIdentity, Sealer
+from controller.binding.idle import Account, Holding, IdleGpu, account_record, idle_record
 from controller.binding.records import held_record
 from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
@@ -19,6 +20,9 @@ from gpuwarden.audit.files import file_name
 from gpuwarden.audit.record import RecordKind
 
 DENIAL = QuarantineEntry("NODE_DENIED", "smells", "me", 7)
+IDLE = IdleGpu(
+    Holding("GPU-a", "gpu-1", PodRef("team-a", "a", "uid-a"), "v1.k.x"), since_wall_ns=5_000_000
+)
 GRANT = LoggedGrant(
     "GPU-a", "gpu-1", "v1.k.x", PodRef("team-a", "a", "uid-a"), ("GPU-a",), bound=True
 )
@@ -30,6 +34,8 @@ async def test_denials_and_reservations(tmp_path: Path) -> None:
         quarantine_record("gpu-1", DENIAL, QuarantineFate.STANDS),
         Record(RecordKind.LOG_START, "me", "log", "started"),
         held_record(GRANT),
+        idle_record(IDLE, ended=False),
+        account_record("team-a", Account(7_000_000, 3_000_000)),
     ):
         sealed = sealer.seal(record, 0, head)
         head = sealed.head
@@ -38,6 +44,9 @@ async def test_denials_and_reservations(tmp_path: Path) -> None:
     log_replay = LogReplay(tmp_path)
     assert await log_replay.denials() == {"gpu-1": DENIAL}
     assert await log_replay.grants() == {("gpu-a", "v1.k.x"): GRANT}
+    use = await log_replay.use()
+    assert use.accounts == {"team-a": Account(7_000_000, 3_000_000)}
+    assert use.idle == {("gpu-a", "v1.k.x"): 5_000_000}
 
 
 async def test_a_new_log_knows_nothing(tmp_path: Path) -> None:

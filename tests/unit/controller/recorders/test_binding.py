@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from controller.binding.idle import Account, Holding, IdleChanges, IdleGpu
 from controller.binding.records import BindDecision, ReleaseOrder, ReservationChange
 from controller.binding.use import FaultChanges, UseFault, UseFaultKind
 from controller.ledger.record import HolderState, PodRef
@@ -337,3 +338,28 @@ def test_evictions() -> None:
     ]
     assert told.metric("evictions_total", result="evicted") == 1
     assert told.metric("evictions_total", result="failed") == 1
+
+
+def test_idle_gpus_and_accounts() -> None:
+    told = UseTold()
+    idle = IdleGpu(Holding("GPU-a", NODE, ref(), "v1.k.x"), since_wall_ns=1_500_000_000)
+    told.recorder.idled(IdleChanges((idle,), (idle,)), 1)
+    told.recorder.accounted({"team-a": Account(9_000_000, 4_000_000)})
+    refs = {
+        "uid": "uid-train-0",
+        "node": NODE,
+        "reservation": "v1.k.x",
+        "gpus": ["GPU-a"],
+        "sinceMs": "1500",
+    }
+    assert [(x.kind, x.subject, x.decision, x.refs) for x in told.audit.noted] == [
+        (RecordKind.USE_IDLE, "pod/team-a/train-0", "idle", refs),
+        (RecordKind.USE_IDLE, "pod/team-a/train-0", "ended", refs),
+        (
+            RecordKind.USE_ACCOUNT,
+            "namespace/team-a",
+            "accounted",
+            {"reservedMs": "9", "idleMs": "4"},
+        ),
+    ]
+    assert told.metric("idle_gpus") == 1

@@ -7,6 +7,8 @@ import pytest
 
 from controller.access import LOCAL, calling
 from controller.admission.eviction import EvictedPod, Evictions
+from controller.binding.idle import Account
+from controller.binding.use_reconciler import UseNow
 from controller.explain.pod import AllocationTrace
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.rpc import services as support_service
@@ -239,3 +241,25 @@ async def test_a_further_bundle_waits_for_no_room() -> None:
     release.set()
     assert [len(messages) for messages in await asyncio.gather(*running)] == [1] * AT_ONCE
     assert len(await collected(service)) == 1
+
+
+# --- use of GPUs
+
+
+async def used(now: UseNow | None, **fields: Any) -> pb.ListUseResponse:
+    service = PlacementServicer(None, FakeClock(), use=None if now is None else lambda: now)
+    context: Any = Context()
+    return await service.ListUse(pb.ListUseRequest(**fields), context)
+
+
+async def test_use_is_of_the_namespace_that_is_asked_for() -> None:
+    now = UseNow(accounts={"team-a": Account(1, 1), "team-b": Account(1, 1)})
+    assert [x.namespace for x in (await used(now)).namespaces] == ["team-a", "team-b"]
+    assert [x.namespace for x in (await used(now, namespace="team-b")).namespaces] == ["team-b"]
+
+
+async def test_use_is_not_known_where_nothing_is_reserved() -> None:
+    with pytest.raises(AbortedError, match="LEDGER_UNAVAILABLE: this controller reserves nothing"):
+        await used(None)
+    with pytest.raises(AbortedError, match="namespace is 'A', expected an RFC 1123 name"):
+        await used(UseNow(), namespace="A")

@@ -9,7 +9,10 @@ from controller.web.server import LARGE, BodyBuffer, ops_app
 
 
 def _client(readiness: Readiness) -> TestClient:  # type: ignore[type-arg]  # aiohttp's own default
-    return TestClient(TestServer(ops_app(lambda: readiness, lambda: b"up 1\n")))
+    def metrics(*, exemplars: bool = False) -> bytes:
+        return b"open 1\n" if exemplars else b"up 1\n"
+
+    return TestClient(TestServer(ops_app(lambda: readiness, metrics, lambda: lambda: b"gpu 1\n")))
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/health"])
@@ -43,6 +46,28 @@ async def test_metrics_are_prometheus_text() -> None:
         answer = await client.get("/metrics")
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert await answer.text() == "up 1\n"
+
+
+async def test_metrics_are_openmetrics_for_who_asks_for_it() -> None:
+    async with _client(Readiness((), ())) as client:
+        accept = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2"}
+        answer = await client.get("/metrics", headers=accept)
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        assert await answer.text() == "open 1\n"
+
+
+async def test_series_of_the_fleet_have_a_page_of_their_own() -> None:
+    async with _client(Readiness((), ())) as client:
+        answer = await client.get("/metrics/fleet")
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert await answer.text() == "gpu 1\n"
+
+
+async def test_a_fleet_that_is_not_to_be_shown_is_not_found() -> None:
+    app = ops_app(lambda: Readiness((), ()), lambda **_: b"", None)
+    async with TestClient(TestServer(app)) as client:
+        answer = await client.get("/metrics/fleet")
+        assert (answer.status, await answer.text()) == (404, "off: metrics.fleet is false\n")
 
 
 async def test_nothing_else_is_served() -> None:

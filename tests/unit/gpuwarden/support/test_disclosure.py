@@ -20,7 +20,7 @@ from gpuwarden.support.disclosure import (
 )
 from gpuwarden.support.part import Part, missing
 from gpuwarden.telemetry.metrics import Instruments
-from gpuwarden.telemetry.names import METRICS, Process
+from gpuwarden.telemetry.names import METRICS, PAGE, Process
 
 # --- known words
 
@@ -167,7 +167,8 @@ def test_the_name_of_a_configuration_file_is_not_told() -> None:
 def test_every_sample_of_ours_is_kept(process: Process) -> None:
     instruments = Instruments(process, "0.1.0")
     for metric in METRICS:
-        if metric.process in {process, Process.BOTH} and metric.labels:
+        is_here = metric.process in {process, Process.BOTH} and metric.page == PAGE
+        if is_here and metric.labels:
             made = instruments._get(metric, object)  # type: ignore[type-var]
             if metric.name != "gpuwarden_build_info":
                 made.labels(*("/gpuwarden.wire.v1.A/B" for _ in metric.labels))  # type: ignore[attr-defined]
@@ -189,6 +190,7 @@ def test_every_sample_of_ours_is_kept(process: Process) -> None:
         'gpuwarden_evidence_total{code="a"} hunter2',
         "gpuwarden_ready 1.0 # hunter2",
         'process_open_fds{a="b"} 1.0',
+        'gpuwarden_node_info{node="gpu-1"} 1',
         'python_info{implementation="hunter2"} 1.0',
         "\xff\xfe",
     ],

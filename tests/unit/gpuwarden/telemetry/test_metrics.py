@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry import names
-from gpuwarden.telemetry.metrics import CONTENT_TYPE, Instruments
+from gpuwarden.telemetry.metrics import CONTENT_TYPE, Instruments, takes_exemplars
 from gpuwarden.telemetry.names import METRICS, Event, MetricType, Process, Span
 
 
@@ -21,7 +21,7 @@ def test_every_metric_of_a_process_is_exported(process: Process) -> None:
     wanted = {
         metric.name.removesuffix("_total")
         for metric in METRICS
-        if metric.process in {process, Process.BOTH}
+        if metric.process in {process, Process.BOTH} and metric.page == names.PAGE
     }
     assert wanted <= exported
     assert CONTENT_TYPE.startswith("text/plain")
@@ -39,6 +39,18 @@ def test_metric_moves_under_its_name() -> None:
     assert 'gpuwarden_evidence_total{code="ACCEPTED"} 1.0' in text
     assert "gpuwarden_streams 4.0" in text
     assert 'gpuwarden_evidence_verification_seconds_bucket{le="0.0025"} 1.0' in text
+
+
+def test_exemplars_are_on_the_page_of_whoever_asks_for_openmetrics() -> None:
+    instruments = Instruments(Process.CONTROLLER, "1")
+    instruments.histogram(names.EVIDENCE_SECONDS).observe(0.002, {"trace_id": "ab" * 16})
+    bucket = 'gpuwarden_evidence_verification_seconds_bucket{le="0.0025"} 1.0'
+    text = instruments.render(exemplars=True).decode()
+    assert f'{bucket} # {{trace_id="{"ab" * 16}"}} 0.002 ' in text
+    assert text.endswith("# EOF\n")
+    assert f"{bucket}\n" in instruments.render().decode()
+    prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2"
+    assert [takes_exemplars(x) for x in (prometheus, "text/plain", "")] == [True, False, False]
 
 
 def test_asking_twice_gives_the_same() -> None:
@@ -74,7 +86,10 @@ def test_names_follow_prometheus_practice(metric: names.Metric) -> None:
     assert metric.name.endswith("_total") is (metric.type is MetricType.COUNTER)
     assert bool(metric.buckets) is (metric.type is MetricType.HISTOGRAM)
     assert metric.help.endswith(".")
-    assert not set(metric.labels) & {"pod", "node", "uuid", "serial", "hash", "le", "job"}
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*|UUID", label) for label in metric.labels)
+    assert not set(metric.labels) & {"pod", "le", "quantile", "job", "instance"}
+    unbounded = {"node", "UUID", "serial", "uuid", "hash", "attestation_hash", "index"}
+    assert metric.page == names.FLEET_PAGE or not set(metric.labels) & unbounded
 
 
 OTHER_UNITS = re.compile(
@@ -102,6 +117,8 @@ def test_openmetrics_parser_takes_every_metric_with_every_label(process: Process
     for metric in METRICS:
         if metric.process not in {process, Process.BOTH} or metric is names.BUILD_INFO:
             continue
+        if metric.page != names.PAGE:
+            continue
         made = instruments._made[metric.name]
         child = made.labels(*("x" for _ in metric.labels)) if metric.labels else made
         if metric.type is MetricType.HISTOGRAM:
@@ -113,7 +130,7 @@ def test_openmetrics_parser_takes_every_metric_with_every_label(process: Process
     parsed = open_metrics_families(text)  # type: ignore[no-untyped-call] # the library's
     ours = [family for family in parsed if family.name.startswith((names.PREFIX, "gpuid_"))]
     assert all(family.samples for family in ours)
-    wanted = [x for x in METRICS if x.process in {process, Process.BOTH}]
+    wanted = [x for x in METRICS if x.process in {process, Process.BOTH} and x.page == names.PAGE]
     assert len(ours) == len(wanted)
 
 

@@ -64,6 +64,7 @@ def test_without_an_endpoint_spans_cost_nothing() -> None:
 
     with span(Span.EVIDENCE, node="n1") as active:
         active.set_attribute("code", "ACCEPTED")
+        assert tracing.exemplar() is None
     assert span(Span.EVIDENCE) is span(Span.VERIFY)
     assert span_below(Span.FILTER, f"00-{TRACE}-{PARENT}-01") is span(Span.VERIFY)
     assert open_round(Span.CONTROLLER_ROUND, CHALLENGE) is NO_ROUND
@@ -78,8 +79,10 @@ def test_without_an_endpoint_spans_cost_nothing() -> None:
 def test_spans_reach_the_collector(collector: OtlpCollector) -> None:
     end = _on(collector.endpoint)
 
+    assert tracing.exemplar() is None
     with span(Span.EVIDENCE, node_name="n1") as outer, span(Span.INVENTORY):
         outer.set_attribute("code", "ACCEPTED")
+        exemplar = tracing.exemplar()
     end()
 
     found = _named(collector.wait_for("agent.evidence", "agent.inventory"))
@@ -87,12 +90,23 @@ def test_spans_reach_the_collector(collector: OtlpCollector) -> None:
     assert collector.headers[0]["x-key"] == "k"
     assert inner_span.parent == outer_span.span
     assert inner_span.trace == outer_span.trace
+    assert exemplar == {"trace_id": outer_span.trace}
     assert outer_span.attributes == {"node.name": "n1", "code": "ACCEPTED"}
     assert outer_span.service == "agent"
     assert not outer_span.failed
 
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+def test_a_trace_that_is_not_sent_is_no_exemplar(
+    collector: OtlpCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    end = _on(collector.endpoint)
+    with span(Span.EVIDENCE):
+        assert tracing.exemplar() is None
+    end()
 
 
 def test_a_caller_s_trace_goes_on_here(collector: OtlpCollector) -> None:
@@ -362,9 +376,13 @@ def test_a_tracer_that_fails_costs_its_spans_alone() -> None:
         def round(self, *_args: object, first: bool) -> NoReturn:
             raise RuntimeError(first)
 
+        def sampled_trace(self) -> NoReturn:
+            raise RuntimeError
+
     tracing.use(Failing())
     try:
         with span(Span.VERIFY), span_below(Span.VERIFY, ""):
             assert open_round(Span.CONTROLLER_ROUND, "ab") is NO_ROUND
+            assert tracing.exemplar() is None
     finally:
         tracing.use(None)

@@ -12,7 +12,7 @@ from cyclopts import MissingArgumentError
 
 from gpuwarden import __version__
 from gpuwarden.cli.app import COMMANDS, build
-from gpuwarden.cli.completion import ARGUMENTS, OPTIONS
+from gpuwarden.cli.completion import ARGUMENTS, OPTIONS, WHOLE
 from tests.unit.gpuwarden.cli.conftest import Cli
 
 
@@ -50,6 +50,8 @@ def test_bash_takes_its_completion(cli: Cli) -> None:
         ("gpuwarden nodes --class gpu-a", "classes", ["gpu-a1"]),
         ("gpuwarden class diff gpu-a1 gpu-b", "classes", ["gpu-b1"]),
         ("gpuwarden reservation release gpu-a", "gpus", ["gpu-a1"]),
+        ("gpuwarden why gpu-b", "reservations --pods", ["gpu-b1"]),
+        ("gpuwarden gpu show gpu-a", "gpus", ["gpu-a1"]),
         ("gpuwarden explain pod gpu-b", "reservations --pods", ["gpu-b1"]),
         ("gpuwarden reservation release --pod gpu-b", "reservations --pods", ["gpu-b1"]),
         ("gpuwarden node show $", "nodes", [r"\$\(touch\ %s\)"]),
@@ -95,6 +97,9 @@ def test_other_shells_ask_the_same_lists(cli: Cli, shell: str) -> None:
 def test_every_command_that_names_something_is_completed() -> None:
     for words, of in ARGUMENTS.items():
         assert {words, of.partition(" ")[0]} <= COMMANDS.keys()
+    for word, of in WHOLE.items():
+        assert {word, of.partition(" ")[0]} <= COMMANDS.keys()
+        assert " " not in word
     for name, (of, commands) in OPTIONS.items():
         assert of.partition(" ")[0] in COMMANDS
         for words in commands:

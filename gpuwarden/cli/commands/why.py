@@ -1,0 +1,86 @@
+"""`gpuwarden why POD`: in few lines why a pod waits or is wrong, and what mends it."""
+
+import sys
+from typing import Final
+
+from gpuwarden.cli.client import ask
+from gpuwarden.cli.commands.explain import is_finding, named, parted, waits
+from gpuwarden.cli.exit_codes import ExitCode
+from gpuwarden.cli.options import HERE, Connection, Namespace, Output
+from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.terminal import joined, paragraph
+from gpuwarden.reason_texts import EXPLANATIONS
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.wire.v1 import placement_pb2 as pb
+
+_FAULTY: Final = frozenset({"missing", "mismatch"})
+
+
+def why(
+    name: str,
+    /,
+    *,
+    namespace: Namespace = "default",
+    output: Output = Format.TABLE,
+    connection: Connection = HERE,
+) -> ExitCode:
+    """Explain in few lines why a pod waits, and the fix; exits with 3 where it cannot go on.
+
+    Parameters
+    ----------
+    name
+        The pod, as `NAMESPACE/NAME` or `NAME`.
+    namespace
+        Namespace of a pod that is given by its name alone.
+    output
+        How to print; JSON has `pod`, `why`, `fix` and `code`, `name` gives the reason code.
+    connection
+        How to reach the controller.
+
+    """
+    where, what = parted(name, namespace)
+    found = ask(connection, lambda client: client.account(where, what))
+    cause, code = cause_of(found)
+    fix = fix_of(code, found)
+    pod = f"{found.namespace}/{found.name}"
+    answer = {"pod": pod, "why": cause, "fix": fix, "code": code}
+    lines = [paragraph(f"{pod}: {cause}")]
+    if fix:
+        lines.append(paragraph(f"fix: {fix}"))
+    lines.append(f"more: gpuwarden explain pod {pod}\n")
+    names = (code,) if code else ()
+    sys.stdout.write(printed(answer, output, names=names, text=lambda: "".join(lines)))
+    return ExitCode.FINDING if is_finding(found) else ExitCode.OK
+
+
+def cause_of(found: pb.ExplainPodResponse) -> tuple[str, str]:
+    """What stands against the pod in a sentence, and the reason code where there is one."""
+    bad = next((x for x in found.stations if x.state in _FAULTY), None)
+    if found.wrong and bad is not None:
+        return f"{bad.name} is {bad.state}: {joined(bad.findings) or bad.source}", ""
+    if not found.guarded:
+        return "asks gpuwarden for nothing, so nothing of gpuwarden holds it back", ""
+    return _waiting(found) if waits(found) else ("is bound, and has what was reserved for it", "")
+
+
+def _waiting(found: pb.ExplainPodResponse) -> tuple[str, str]:
+    if found.code:
+        return f"is refused: {found.code} {found.detail}", found.code
+    if found.passing:
+        some = f" ({joined(found.passing_nodes)})" if found.passing_nodes else ""
+        return f"waits for its scheduler: {found.passing} nodes would pass now{some}", ""
+    if not found.rejections:
+        return "waits: there is no node to look at", ""
+    most = found.rejections[0]
+    total = sum(x.count for x in found.rejections)
+    example = f", for example {most.nodes[0]}: {most.detail}" if most.nodes else ""
+    return f"waits: {most.count} of {total} nodes reject it with {most.code}{example}", most.code
+
+
+def fix_of(code: str, found: pb.ExplainPodResponse) -> str:
+    """What mends it, with the node's own name in its commands; empty where nothing is known."""
+    if code not in set(ReasonCode):
+        return ""
+    remedy = EXPLANATIONS[ReasonCode(code)].remedy
+    node = next((x.nodes[0] for x in found.rejections if x.code == code and x.nodes), "")
+    return named(remedy, node) if node else remedy
