@@ -17,6 +17,7 @@ OLDER_KUBERNETES := 1.34.4
 FUZZER := $(VENV)/.fuzzer
 BILLS := $(VENV)/.bills
 PUSH ?=
+EVALUATION ?=
 SITE_VENV := build/docs-venv
 SITE := $(SITE_VENV)/.ready
 REVISION ?= unknown
@@ -25,7 +26,7 @@ WHOLE_RUN := $(BIN)/python -m tests.whole_run
 E2E_WORKERS := $(if $(K),-n0,-n3 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock golden docs manifests images lab e2e e2e-long hardware clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock lock-debian golden docs manifests images lab e2e e2e-long hardware clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ \
@@ -119,8 +120,8 @@ fuzz: setup $(FUZZER) ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS; what is fou
 	  $(BIN)/python -m tests.fuzz.run $$target build/fuzz/$$target --seconds $(FUZZ_SECONDS); \
 	done
 
-images: $(SETUP) $(BILLS) ## Container images and their SBOMs, without a daemon (root; buildah, debootstrap; PUSH=registry/path)
-	REVISION=$(REVISION) $(BIN)/python -m tests.e2e.lab.product_images $(if $(PUSH),--push $(PUSH))
+images: $(SETUP) $(BILLS) ## Container images and their SBOMs, without a daemon (root; buildah, debootstrap; PUSH=registry/path, EVALUATION=1)
+	REVISION=$(REVISION) $(BIN)/python -m tests.e2e.lab.product_images $(if $(EVALUATION),--evaluation) $(if $(PUSH),--push $(PUSH))
 
 manifests: $(SETUP) ## build/install.yaml: all of an overlay in one file (ARGS="--overlay FOLDER")
 	$(BIN)/python -m tests.chart.manifests build/install.yaml $(ARGS)
@@ -155,6 +156,9 @@ docs: $(SETUP) $(SITE) ## Write the generated reference pages again and build th
 
 lock: $(SETUP) ## Resolve requirements/*.txt again from pyproject.toml
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh requirements/lock.sh
+
+lock-debian: ## Take the versions of the images' Debian packages that apt knows here
+	sh requirements/debian.sh
 
 clean: ## Remove everything that make made
 	rm -rf $(VENV) build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

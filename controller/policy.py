@@ -14,7 +14,7 @@ from typing import Final
 
 
 class Level(StrEnum):
-    """Evidence level (architecture, section 8); `none` is for static hashes only."""
+    """Evidence level (architecture, section 8); `none` is for static hashes and evaluations."""
 
     NONE = "none"
     L0 = "L0"
@@ -26,6 +26,14 @@ class Level(StrEnum):
     def rank(self) -> int:
         """Position from weakest to strongest, for comparisons."""
         return _RANKS[self]
+
+    @property
+    def demanded(self) -> "Level":
+        """What it demands as the least level of a policy or class, where L0 is the default.
+
+        Evidence has L0 at least, except in an evaluation, where `none` is all that there is.
+        """
+        return Level.NONE if self is Level.L0 else self
 
 
 _RANKS: Final = {level: rank for rank, level in enumerate(Level)}

@@ -292,6 +292,12 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "Compare the value that the detail names with `nvidia-smi -q` on the node, then check"
             " the versions of driver and agent.",
         ),
+        ReasonCode.INVENTORY_MADE_UP: _Text(
+            "The agent is the one for evaluations: its GPUs are made up, and this controller runs"
+            " without `evaluation.enabled`.",
+            "Set the image `gpuwarden-agent` in `kubectl -n gpuwarden-system edit daemonset"
+            " gpuwarden-agent`. Evaluate gpuwarden without GPUs in a cluster of its own.",
+        ),
         ReasonCode.INVENTORY_INCOMPLETE: _Text(
             "What the node has cannot be decided: the GPUs cannot be counted or named, or a value "
             "of the host or of every GPU could not be read.",

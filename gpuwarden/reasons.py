@@ -89,6 +89,7 @@ class ReasonCode(StrEnum):
     CLOCK_BACKWARDS = "CLOCK_BACKWARDS"
     CLOCK_SKEW = "CLOCK_SKEW"
     INVENTORY_INVALID = "INVENTORY_INVALID"
+    INVENTORY_MADE_UP = "INVENTORY_MADE_UP"
     INVENTORY_INCOMPLETE = "INVENTORY_INCOMPLETE"
     INVENTORY_EMPTY = "INVENTORY_EMPTY"
     GPU_DENIED = "GPU_DENIED"
@@ -265,6 +266,7 @@ _EFFECTS: Final[Mapping[int, Mapping[ReasonCode, Effect]]] = {
     },
     16: {
         ReasonCode.INVENTORY_INVALID: Effect.REVOKE,
+        ReasonCode.INVENTORY_MADE_UP: Effect.REVOKE,
         ReasonCode.INVENTORY_INCOMPLETE: Effect.TRANSIENT,
         ReasonCode.INVENTORY_EMPTY: Effect.TRANSIENT,
         ReasonCode.GPU_DENIED: Effect.REVOKE,

@@ -16,7 +16,7 @@ from typing import Final
 
 import yaml
 
-from sandbox.nodes import CLUSTER, REAL, ROGUE, TRUST_DOMAIN, SimulatedNode
+from sandbox.nodes import AMPERE, CLUSTER, REAL, ROGUE, TRUST_DOMAIN, SimulatedNode
 from sandbox.nvml.build import build
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
 from sandbox.program import Program
@@ -27,6 +27,12 @@ from sandbox.spiffe.workload_api import InsecureWorkloadApi
 ROOT: Final = Path(__file__).resolve().parents[1]
 API_VERSION: Final = "config.gpuwarden.dev/v1alpha1"
 START_S: Final = 180.0
+_POLICY: Final = {
+    "apiVersion": API_VERSION,
+    "kind": "Policy",
+    "pools": [{"pattern": AMPERE, "mode": "env", "honoursVariable": True}],
+}
+"""One node where gpuwarden gives the GPUs; on the others kubelet does."""
 SVID_TTL: Final = timedelta(hours=1)
 
 
@@ -61,11 +67,14 @@ class Laptop:
         *,
         otlp: str | None = None,
         confirmed: bool = False,
+        evaluation: bool = False,
         console: bool = False,
     ) -> None:
         """`otlp`: where controller and agents send traces, if anywhere.
 
         `confirmed`: a SPIRE server confirms the nodes, so that they reach level L1.
+        `evaluation`: agents have the NVML of the image for evaluations, which says that its GPUs
+        are made up. Without it they are like real ones to the controller.
         `console`: the controller serves the web console, to this machine without a login.
         """
         self._has_console = console
@@ -75,7 +84,9 @@ class Laptop:
         self.addresses = Addresses("", "", "", str(folder / "fleet.sock"))
         self.programs: dict[str, Program] = {}
         self._endpoints: dict[str, str] = {}
-        self._fake_nvml = build()
+        self.evaluation = evaluation
+        """Whether the controller is started with `evaluation.enabled`."""
+        self._fake_nvml = build(evaluation=evaluation)
         for name in ("log", "audit", "config", "scenario", "spiffe"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         self.workload_api = InsecureWorkloadApi(folder / "spiffe", TRUST_DOMAIN, ttl=SVID_TTL)
@@ -192,6 +203,8 @@ class Laptop:
 
     def _controller_config(self) -> dict[str, object]:
         endpoint = self._workload("controller", "controller")
+        policy = self.folder / "config" / "policy.yaml"
+        policy.write_text(yaml.safe_dump(_POLICY, sort_keys=False))
         spire = (
             {} if self.spire is None else {"spire": {"server": self.spire.address, "poll": "1s"}}
         )
@@ -214,6 +227,8 @@ class Laptop:
                 "local": self.addresses.local,
                 **({"api": "127.0.0.1:0"} if self._has_console else {}),
             },
+            "policy": {"file": str(policy)},
+            "evaluation": {"enabled": self.evaluation},
             "audit": {"dir": str(self.audit_folder)},
             "store": {"path": str(self.folder / "ledger.db")},
             "metrics": {"fleet": True},

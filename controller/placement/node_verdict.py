@@ -107,8 +107,6 @@ class DeviceDemands:
 
 _MANY = 4
 """One name in so many is few: they are judged by themselves."""
-_DEMANDS_NOTHING = frozenset({Level.NONE, Level.L0})
-"""Policy levels under which static hashes (level `none`) may count: L0 is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +160,12 @@ class Judge:
         self._allowed = policy.allowed_hashes
         asked = highest(self._needs.min_level, both.level)
         self.level = highest(asked, policy.min_level)
-        """The lowest evidence level that suffices."""
-        self._levels = frozenset(each for each in Level if each.rank >= self.level.rank)
-        self._static_level_suffices = asked is Level.NONE and policy.min_level in _DEMANDS_NOTHING
+        """The lowest evidence level that suffices, but for `none` in an evaluation."""
+        least = highest(self._needs.min_level, both.level.demanded, policy.min_level.demanded)
+        self._levels = frozenset(each for each in Level if each.rank >= least.rank)
+        self._static_level_suffices = (
+            asked is Level.NONE and policy.min_level.demanded is Level.NONE
+        )
         labels = sorted(self._needs.labels)
         self._requirement = device_requirement(self._needs.selector, labels, scene.policy.labels)
         ask = DeviceNeeds(

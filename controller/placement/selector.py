@@ -12,6 +12,7 @@ from typing import NamedTuple
 from controller.fleet.view import GpuView
 from controller.placement.keys import LABEL_PREFIXES
 from gpuwarden.evidence.model import Host, MigDevice
+from gpuwarden.evidence.stand_in import without_mark
 from gpuwarden.finding import Finding
 from gpuwarden.policy.selector import ASSIGN, Fact, Selector, is_label_name, parse_selector
 from gpuwarden.policy.texts import RequirementTextError, parse_dotted, shown
@@ -52,6 +53,10 @@ def _dotted(value: str | None) -> tuple[int, ...] | None:
         return None
 
 
+def _driver(value: str | None) -> tuple[int, ...] | None:
+    return None if value is None else _dotted(without_mark(value))
+
+
 def _memory(device: Device) -> int | None:
     mib = device.gpu.memory_mib if device.mig is None else device.mig.memory_mib
     return None if mib is None else mib * _MIB
@@ -61,7 +66,7 @@ FACTS: dict[str, Callable[[Device], Fact]] = {
     "model": lambda device: _text(device.gpu.product),
     "architecture": lambda device: _text(device.gpu.architecture),
     "memory": _memory,
-    "driver": lambda device: _dotted(device.host.driver),
+    "driver": lambda device: _driver(device.host.driver),
     "cuda": lambda device: _dotted(device.host.cuda),
     "compute": lambda device: _dotted(device.gpu.compute_capability),
     "mig": lambda device: device.mig is not None or device.gpu.mig is True,

@@ -3,7 +3,8 @@
 The only way to a handler leads through here, for streams too: the handler itself
 is wrapped, because only the call's context knows the peer. No request is read
 before that, no caller may have more than its share of calls open, and calls whose
-identity ends are ended with it. Must not know what any method does.
+identity ends are ended with it. A person's call that stays open is asked about
+again. Must not know what any method does.
 """
 
 import asyncio
@@ -38,6 +39,7 @@ from gpuwarden.moment import utc
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span
+from gpuwarden.wire.error_metadata import NOTICE_KEY
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run time
 MaybeHandler: TypeAlias = "Handler | None"
@@ -50,6 +52,7 @@ CALLS_PER_CALLER: Final = 96
 REQUEST_SECONDS: Final = 10.0
 """For the one request of a call that has only one."""
 MESSAGE_BYTES: Final = 256 * 1024
+AGAIN_SECONDS: Final = 300.0
 
 
 Authenticate = Callable[[Context, str, datetime], Awaitable[Caller | Refusal]]
@@ -88,14 +91,24 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         calls_per_caller: int = CALLS_PER_CALLER,
         request_seconds: float = REQUEST_SECONDS,
         message_bytes: int = MESSAGE_BYTES,
+        notice: str = "",
+        again_s: float = AGAIN_SECONDS,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`message_bytes` bounds the payload of a message of a stream."""
+        """`message_bytes` bounds the payload of a message of a stream.
+
+        `notice` comes with every answer, where it is not empty. After each `again_s` of a call it
+        is asked again whether its person may make it.
+        """
         self._authenticate = authenticate
         self._observer = observer
         self._clock = clock
         self._calls_per_caller = calls_per_caller
         self._request_seconds = request_seconds
         self._message_bytes = message_bytes
+        self._notice = notice
+        self._again_s = again_s
+        self._pause = pause
         self._open: Counter[str] = Counter()
 
     async def intercept_service(
@@ -204,19 +217,58 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         if refusal is not None:
             await abort_with(context, refusal)
         deadline = asyncio.timeout(_remaining(caller, now))
+        ended = Refusal(_ended(caller), "the caller's certificate ended")
+
+        def end(because: Refusal) -> None:
+            nonlocal ended
+            ended = because
+            deadline.reschedule(asyncio.get_running_loop().time())
+
         try:
             with self._count(caller), calling(caller):
-                async with deadline:
+                async with deadline, self._asked_again(method, context, caller, end):
+                    if self._notice:
+                        await context.send_initial_metadata(((NOTICE_KEY, self._notice),))
                     yield
         except TimeoutError:
             if not deadline.expired():
                 raise
-            await abort_with(context, Refusal(_ended(caller), "the caller's certificate ended"))
+            await abort_with(context, ended)
         except (aio.AbortError, *_CALL_IS_OVER):
             raise  # the call's own end; or it has ended already
         except Exception as error:  # noqa: BLE001 - gRPC itself would send the exception's text to the caller
             self._observer.failed(method, error)
             await context.abort(grpc.StatusCode.INTERNAL, "a fault of the controller; see its log")
+
+    @asynccontextmanager
+    async def _asked_again(
+        self, method: str, context: Context, caller: Caller | None, end: Callable[[Refusal], None]
+    ) -> AsyncIterator[None]:
+        """While a call of a person of the cluster runs; who has an SVID is known by its end."""
+        if caller is None or caller.person is None:
+            yield
+            return
+        task = asyncio.create_task(self._ask_again(method, context, caller, end))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _ask_again(
+        self, method: str, context: Context, caller: Caller, end: Callable[[Refusal], None]
+    ) -> None:
+        """Until nobody says any more that the call is allowed; then it ends."""
+        refusal = None
+        while refusal is None:
+            await self._pause(self._again_s)
+            try:
+                found = await self._authenticate(context, method, utc(self._clock.wall_ns()))
+            except Exception as error:  # noqa: BLE001 - as in `_authorized`
+                self._observer.failed(method, error)
+                found = Refusal(ReasonCode.ACCESS_REVIEW_UNAVAILABLE, "see the controller's log")
+            refusal = found if isinstance(found, Refusal) else authorize(method, found.kind)
+        self._observer.called(method, caller, refusal)
+        end(refusal)
 
     async def _recognised(self, method: str, context: Context, now: datetime) -> Caller | Refusal:
         try:

@@ -22,6 +22,7 @@ from controller.verifier.context import (
     HardwareAppraisal,
     HardwareQuestion,
     Snapshots,
+    Standing,
     VerifierSettings,
 )
 from controller.verifier.inventory import (
@@ -51,6 +52,8 @@ from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, c
 from gpuwarden.evidence.known_inventory import KnownInventory
 from gpuwarden.evidence.model import Evidence, FailedRead, Inventory, LostGpu
 from gpuwarden.evidence.node_identity import NodeIdentity, identity_digest, node_identity
+from gpuwarden.evidence.stand_in import is_stand_in
+from gpuwarden.evidence.strict_json import quote
 from gpuwarden.evidence.use_rules import contradictions
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -89,8 +92,8 @@ class Appraiser:
             before = None
         if before is None:
             shown = _shown(evidence)
-            if malformed := malformed_refusals(shown.judged(evidence)):
-                return _refused(opened, malformed)
+            if found := malformed_refusals(shown.judged(evidence)) or self._made_up(evidence):
+                return _refused(opened, found)
             shown = shown.compacted()
         else:
             shown = _Shown(
@@ -104,15 +107,7 @@ class Appraiser:
         if found := inventory_refusals(question, contested):
             refusal = _refused(opened, found, lost, contested)
             return replace(refusal, candidate=_candidate(refusal, question))
-        standing = self.hardware(
-            HardwareQuestion(
-                question.evidence,
-                opened.stream,
-                question.enrolled_gpus,
-                self.found.standing,
-                self.now_ns,
-            )
-        )
+        standing = self._standing(opened, question)
         if isinstance(standing, Refusal):
             return _refused(opened, (standing,), lost)
         if standing is not question.standing:
@@ -124,6 +119,27 @@ class Appraiser:
         ):
             return _refused(opened, found, lost)
         return self._accepted(opened, question, before, lost)
+
+    def _made_up(self, evidence: Evidence) -> tuple[Refusal, ...]:
+        if self.settings.evaluation or not is_stand_in(evidence.inventory):
+            return ()
+        driver = quote(str(evidence.inventory.host.driver))
+        return (Refusal(ReasonCode.INVENTORY_MADE_UP, f"driver {driver}: the GPUs are made up"),)
+
+    def _standing(self, opened: Opened, question: InventoryQuestion) -> Standing | Refusal:
+        """Step 17; no more than level `none` in an evaluation."""
+        standing = self.hardware(
+            HardwareQuestion(
+                question.evidence,
+                opened.stream,
+                question.enrolled_gpus,
+                self.found.standing,
+                self.now_ns,
+            )
+        )
+        if self.settings.evaluation and isinstance(standing, Standing):
+            return replace(standing, level=Level.NONE)
+        return standing
 
     def _question(self, opened: Opened, evidence: Evidence) -> InventoryQuestion:
         name, enrollment, policy = opened.stream.node, self.known.enrollment, self.known.policy
@@ -347,7 +363,7 @@ def _allowed(version: str | None, allowed: frozenset[str] | None, denied: frozen
 
 
 def _level(policy: Policy, level: Level) -> Iterator[Refusal]:
-    if level.rank < policy.min_level.rank:
+    if level.rank < policy.min_level.demanded.rank:
         yield Refusal(ReasonCode.LEVEL_TOO_LOW, f"level {level}, {policy.min_level} is the least")
 
 

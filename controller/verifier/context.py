@@ -43,6 +43,8 @@ class VerifierSettings:
     cluster: str
     path_prefix: str = "/gpuwarden"
     enrollment_required: bool = False
+    evaluation: bool = False
+    """Made-up GPUs are taken, and no node's level is more than `none`."""
     interval_ns: int = 25 * NS_PER_S
     lease_ns: int = 90 * NS_PER_S
     challenge_ttl_ns: int = 15 * NS_PER_S

@@ -59,6 +59,7 @@ from controller.web.operations import (
 )
 from controller.web.server import (
     HEALTH_PATHS,
+    INSECURE_HEADER,
     BodyReceiver,
     BodyRefusedError,
     healthz,
@@ -126,10 +127,12 @@ class Endpoint:
         boottime_ns: Callable[[], int],
         limits: ApiLimits,
         routes: Sequence[Routes] = (),
+        insecure: tuple[str, ...] = (),
     ) -> None:
         """`inventory` gives the snapshots of now; `finalizer` is None without a ledger.
 
         `usage` counts requests of all but pods, here and behind `routes`, which are served beside.
+        `insecure`: names of stand-ins, for a header of every answer.
         """
         self._authentication = authentication
         self._inventory = inventory
@@ -137,6 +140,7 @@ class Endpoint:
         self._sink = sink
         self._boottime_ns = boottime_ns
         self._limits = limits
+        self._insecure = ", ".join(insecure)
         self._bodies = BodyReceiver(
             limits.body_bytes, "no request is larger", receive_s=limits.receive_s
         )
@@ -149,6 +153,8 @@ class Endpoint:
     def application(self) -> web.Application:
         """The routes; other paths are 404, other methods 405."""
         app = web.Application(middlewares=[as_problems])
+        if self._insecure:
+            app.on_response_prepare.append(self._mark)
         answers: dict[Operation, _Answer] = {
             Operation.DEVICES: partial(self._answer_page, device_page),
             Operation.NODES: partial(self._answer_page, node_page, needs_ledger=False),
@@ -164,6 +170,9 @@ class Endpoint:
         for add in self._routes:
             add(app)
         return app
+
+    async def _mark(self, _request: web.Request, response: web.StreamResponse) -> None:
+        response.headers[INSECURE_HEADER] = self._insecure
 
     async def _serve(
         self,

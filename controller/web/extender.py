@@ -16,14 +16,19 @@ from aiohttp import web
 from controller.placement.filter_and_score import FilterDecision
 from controller.web.listener import ConnectionLimits, HttpServer, ListenerObserver
 from controller.web.scheduler_messages import Body, encode_error
-from controller.web.server import HEALTH_PATHS, BodyReceiver, BodyRefusedError, sent_traceparent
+from controller.web.server import (
+    HEALTH_PATHS,
+    INSECURE_HEADER,
+    BodyReceiver,
+    BodyRefusedError,
+    sent_traceparent,
+)
 from controller.web.tls import TlsFiles
 from controller.web.verbs import Answer, ExtenderVerbs
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below
 
-INSECURE_HEADER = "Gpuwarden-Insecure"
 _JSON = "application/json"
 
 

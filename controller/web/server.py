@@ -22,6 +22,8 @@ from gpuwarden.telemetry.metrics import CONTENT_TYPE, OPEN_METRICS_TYPE, takes_e
 from gpuwarden.telemetry.names import FLEET_PAGE, PAGE
 
 HEALTH_PATHS: Final = ("/healthz", "/health")
+INSECURE_HEADER: Final = "Gpuwarden-Insecure"
+"""Of answers that may rest on insecure stand-ins: their names."""
 READY_PATHS: Final = ("/readyz", "/ready")
 """Second names are those that other programs' manifests probe."""
 

@@ -48,6 +48,7 @@ from controller.web.scheduler_messages import (
 from gpuwarden.reasons import ReasonCode, Refusal
 
 INSECURE_STATIC_HASHES = "static-hashes"
+EVALUATION = "evaluation"
 _MARK = " (insecure static hashes)"
 
 
@@ -98,11 +99,14 @@ class ExtenderVerbs:
     """What the binding webhook would say to the pod whichever GPUs it is to get."""
     report: bool = False
     """Report-only mode: every decision is made and handed back, and every node passes."""
+    evaluation: bool = False
+    """GPUs may be made up."""
 
     @property
     def insecure(self) -> tuple[str, ...]:
         """Names of insecure stand-ins that answers may rest on."""
-        return (INSECURE_STATIC_HASHES,) if self.rules.opaque_hashes else ()
+        found = ((EVALUATION, self.evaluation), (INSECURE_STATIC_HASHES, self.rules.opaque_hashes))
+        return tuple(name for name, is_on in found if is_on)
 
     def filter(self, body: Body) -> Answer:
         """Answer /filter."""

@@ -105,6 +105,10 @@ from gpuwarden.telemetry.logs import EventLogger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
+EVALUATION_WARNING: Final = (
+    "EVALUATION (evaluation.enabled): GPUs may be made up and nothing is proven; every node has"
+    " level none; never use this in production"
+)
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -310,7 +314,9 @@ def assemble(
         svids=svids,
         recorder=recorder,
         instruments=instruments,
+        notice=EVALUATION_WARNING if settings.evaluation.enabled else "",
     )
+    instruments.gauge(names.EVALUATION).set(settings.evaluation.enabled)
     conditions.state.listener_warnings = listeners.warnings
     conditions.state.listeners = listeners.states
     certificates = managed_certificates(settings, cluster, audit)
@@ -428,6 +434,8 @@ def _new_policy(registry: FleetRegistry, cluster: Cluster | None) -> Callable[[P
 def _insecure_warnings(settings: ControllerSettings, directory: NodeDirectory) -> tuple[str, ...]:
     """One text for each stand-in that would be wrong in production."""
     warnings = [directory.warning()]
+    if settings.evaluation.enabled:
+        warnings.append(EVALUATION_WARNING)
     if is_report_only(settings):
         warnings.append(REPORT_ONLY_WARNING)
     if settings.store.kind is StoreKind.MEMORY:

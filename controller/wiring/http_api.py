@@ -33,6 +33,7 @@ from controller.web.listener import HttpServer
 from controller.web.reading import Reading, Sources
 from controller.web.v1 import V1
 from controller.web.v1_operations import StatusView, Witness
+from controller.web.verbs import EVALUATION
 from controller.web.viewers import PeopleRules, Viewers
 from controller.wiring.binding import BindingParts
 from controller.wiring.certificates import tls_files
@@ -106,6 +107,7 @@ def http_api(around: Around) -> HttpServer | None:
         boottime_ns=conditions.clock.boottime_ns,
         limits=limits,
         routes=routes,
+        insecure=(EVALUATION,) if settings.evaluation.enabled else (),
     )
     return HttpServer(
         endpoint.application(),

@@ -108,8 +108,12 @@ class Listeners:
         svids: SvidSource,
         recorder: TrustRecorder,
         instruments: Instruments,
+        notice: str = "",
     ) -> None:
-        """`admission` is None without webhooks, `api` without `api.tls`, `people` likewise."""
+        """`admission` is None without webhooks, `api` without `api.tls`, `people` likewise.
+
+        `notice` comes with every answer over gRPC.
+        """
         self._settings = settings
         self._ops = ops
         self._services = services
@@ -121,6 +125,7 @@ class Listeners:
         self._svids = svids
         self._recorder = recorder
         self._instruments = instruments
+        self._notice = notice
         self._log = logger("controller")
         self._limited = LimitedLog(self._log, instruments)
         self._agents_port = settings.listen.agents.port
@@ -219,6 +224,7 @@ class Listeners:
                 authenticate=local_caller(owner_of_socket(os.geteuid())),
                 observer=self._recorder,
                 clock=self._conditions.clock,
+                notice=self._notice,
             ),
             services=self._services.to_people(),
         )
@@ -240,6 +246,7 @@ class Listeners:
                 observer=self._recorder,
                 clock=self._conditions.clock,
                 message_bytes=settings.limits.message_bytes,
+                notice=self._notice,
             ),
             services=self._services.to_agents(),
             max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
@@ -250,7 +257,7 @@ class Listeners:
         """Their addresses; empty where there are no such listeners."""
         if self._people is None:
             return "", ""
-        servers = self._people.servers(self._services.to_people(), self._recorder)
+        servers = self._people.servers(self._services.to_people(), self._recorder, self._notice)
         for server in servers:
             await self._serve(server)
         by_token, by_certificate = servers

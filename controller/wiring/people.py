@@ -71,11 +71,11 @@ class PeopleAccess:
             self._document = cluster.access_document(self._published)
 
     def servers(
-        self, services: tuple[AddService, ...], observer: CallObserver
+        self, services: tuple[AddService, ...], observer: CallObserver, notice: str
     ) -> tuple[RpcServer, RpcServer]:
         """The server that takes tokens and the one that takes certificates; not started."""
         listen = self._settings.listen
-        serve = partial(self._server, services=services, observer=observer)
+        serve = partial(self._server, services=services, observer=observer, notice=notice)
         by_token = serve(
             "accessTokens",
             str(listen.access_tokens),
@@ -119,6 +119,7 @@ class PeopleAccess:
         *,
         services: tuple[AddService, ...],
         observer: CallObserver,
+        notice: str,
     ) -> RpcServer:
         return people_server(
             listener=f"listen.{listener}",
@@ -129,7 +130,11 @@ class PeopleAccess:
                 demands_certificates=listener == "accessCertificates",
             ),
             interceptor=AuthorizationInterceptor(
-                authenticate=authenticate, observer=observer, clock=self._clock
+                authenticate=authenticate,
+                observer=observer,
+                clock=self._clock,
+                notice=notice,
+                again_s=self._settings.access.review_again.seconds,
             ),
             services=services,
         )

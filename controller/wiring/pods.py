@@ -175,6 +175,7 @@ def extender_verbs(
         is_leaving=is_leaving,
         held_back=nobody_held_back if binding is None else binding.held_back,
         report=is_report_only(settings),
+        evaluation=settings.evaluation.enabled,
     )
 
 

@@ -50,6 +50,7 @@ def verifier_settings(settings: ControllerSettings) -> VerifierSettings:
         cluster=settings.cluster,
         path_prefix=settings.path_prefix,
         enrollment_required=times.enrollment is Enrollment.REQUIRED,
+        evaluation=settings.evaluation.enabled,
         interval_ns=times.interval.ns,
         lease_ns=times.lease.ns,
         challenge_ttl_ns=times.challenge_ttl.ns,

@@ -1,12 +1,14 @@
 """Calls a controller over its unix socket, with an SVID through an mTLS tunnel, or a kubeconfig.
 
 One command, one connection. Every failure becomes a CliError with its exit code; text from the
-controller is escaped. Credentials are read once and not renewed. Must not print.
+controller is escaped. Credentials are read once and not renewed. Prints nothing but the
+controller's notice that nothing is proven.
 """
 
 import asyncio
 import os
 import stat
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -28,7 +30,7 @@ from gpuwarden.identity.spiffe_id import Role, SpiffeId, SpiffeIdError, parse_sp
 from gpuwarden.identity.svid import Offer, OfferRefusedError, Svid, appraise
 from gpuwarden.identity.tunnel import DialFailure, Tunnel, TunnelTimeouts
 from gpuwarden.support.part import CONTROLLER_PARTS, MAX_PART_BYTES, Part, missing
-from gpuwarden.wire.error_metadata import REASON_KEY
+from gpuwarden.wire.error_metadata import NOTICE_KEY, REASON_KEY
 from gpuwarden.wire.transport import client_options
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
@@ -86,6 +88,7 @@ class Client:
         self._support: SupportServiceAsyncStub = SupportServiceStub(channel)
         self._timeout = timeout
         self._explain = explain
+        self._is_noticed = False
 
     async def nodes(self) -> pb.ListNodesResponse:
         """All nodes."""
@@ -193,7 +196,9 @@ class Client:
         """The controller's parts of a support bundle."""
         parts: dict[str, Part] = {}
         try:
-            async for one in self._support.Collect(sup.CollectRequest(), timeout=self._timeout):
+            call = self._support.Collect(sup.CollectRequest(), timeout=self._timeout)
+            async for one in call:
+                await self._notice(call)
                 _join(parts, one)
         except aio.AioRpcError as error:
             if not parts:
@@ -203,16 +208,30 @@ class Client:
     async def watch(self) -> AsyncIterator[pb.WatchNodesResponse]:
         """The present nodes, then changes, without a time limit."""
         try:
-            async for message in self._fleet.WatchNodes(pb.WatchNodesRequest()):
+            call = self._fleet.WatchNodes(pb.WatchNodesRequest())
+            async for message in call:
+                await self._notice(call)
                 yield message
         except aio.AioRpcError as error:
             raise self._explain(error) from None
 
     async def _answer(self, method: "aio.UnaryUnaryMultiCallable[Q, A]", request: Q) -> A:
         try:
-            return await method(request, timeout=self._timeout)
+            call = method(request, timeout=self._timeout)
+            answer = await call
+            await self._notice(call)
         except aio.AioRpcError as error:
             raise self._explain(error) from None
+        return answer
+
+    async def _notice(self, call: "aio.Call") -> None:
+        """Print the controller's notice, once."""
+        if self._is_noticed:
+            return
+        self._is_noticed = True
+        for key, value in await call.initial_metadata():
+            if key == NOTICE_KEY:
+                sys.stderr.write(f"*** {shown(str(value))} ***\n")
 
 
 def _join(parts: dict[str, Part], one: sup.CollectResponse) -> None:

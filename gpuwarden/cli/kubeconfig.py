@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.terminal import shown
+from gpuwarden.cluster.access import Access
 from gpuwarden.regular_file import open_to_read
 from gpuwarden.strict_yaml import YamlError, parse_plain
 
@@ -115,7 +116,24 @@ def read_login(files: tuple[Path, ...], context: str | None) -> Login:
     )
 
 
-def proxy_of(login: Login) -> str | None:
+def access_by(login: Login, credentials: Credentials) -> Access:
+    """What a connection needs; raises CliError."""
+    by_certificate = bool(credentials.certificate)
+    token = credentials.token
+    if not by_certificate and not (token.isascii() and token.isprintable()):
+        raise CliError(ExitCode.USAGE, "kubeconfig: the token is not printable ASCII")
+    return Access(
+        login.server,
+        None if login.ca is None else login.ca.decode("ascii", "replace"),
+        None if by_certificate or not token else f"Bearer {token}",
+        credentials.certificate or None,
+        credentials.key or None,
+        login.server_name or None,
+        _proxy(login),
+    )
+
+
+def _proxy(login: Login) -> str | None:
     """Of the kubeconfig, else of the environment; raises CliError."""
     host = urlsplit(login.server).hostname or ""
     found = login.proxy

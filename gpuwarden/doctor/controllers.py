@@ -130,6 +130,17 @@ def enforcement_is_on(facts: Facts) -> Verdict:
     return passed(status.enforcement)
 
 
+def gpus_are_real(facts: Facts) -> Verdict:
+    """Whether made-up GPUs are refused."""
+    if facts.metrics.get().value(names.EVALUATION) == 1:
+        return warned(
+            "an evaluation: GPUs may be made up, and every node has level none",
+            "evaluation.enabled: false, wherever anybody relies on an answer",
+            f"helm uninstall gpuwarden --namespace {facts.namespace}",
+        )
+    return passed("no evaluation")
+
+
 CONTROLLERS_GROUP: Final = Group(
     "controllers",
     "Controllers",
@@ -193,6 +204,14 @@ CONTROLLERS_GROUP: Final = Group(
             "With `enforcement: report` gpuwarden judges and refuses nothing: for trying it out.",
             enforcement_is_on,
             "admission.md#try-it-first",
+        ),
+        Check(
+            "evaluation",
+            "made-up GPUs are refused",
+            "With `evaluation.enabled` agents may show GPUs that do not exist: for trying gpuwarden"
+            " out without any, and to be uninstalled before it is installed for real.",
+            gpus_are_real,
+            "kind.md",
         ),
     ),
 )

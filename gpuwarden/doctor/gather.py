@@ -4,7 +4,7 @@ Only reads, reviews of the caller's own rights, and dry runs. After a call witho
 more is asked.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from gpuwarden.audit.chain import Broken
 from gpuwarden.audit.files import log_files, verify_files
+from gpuwarden.cluster.api import Answer, ApiError, ApiServer
 from gpuwarden.doctor.admission import ENFORCE
-from gpuwarden.doctor.api import Answer, Api, ApiError
 from gpuwarden.doctor.facts import (
     API_SILENT,
     COLLECTIONS,
@@ -40,6 +40,7 @@ MAX_LOG_BYTES: Final = 256 << 20
 _OK: Final = 200
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
+_REFUSALS: Final = range(400, 500)
 _DROPPED: Final = ("managedFields",)
 _REVIEW: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _ELSEWHERE: Final = "default"
@@ -48,7 +49,7 @@ _ELSEWHERE: Final = "default"
 class Cluster:
     """Questions to one API server; none is asked again after one had no answer."""
 
-    def __init__(self, api: Api, *, page: int = PAGE, most: int = MAX_OBJECTS) -> None:
+    def __init__(self, api: ApiServer, *, page: int = PAGE, most: int = MAX_OBJECTS) -> None:
         self._api = api
         self._page = page
         self._most = most
@@ -56,50 +57,50 @@ class Cluster:
         """Why the last call had no answer."""
         self._now: datetime | None = None
 
-    def facts(self, before: Facts, *, dry_run_namespace: str, pre: bool) -> Facts:
+    async def facts(self, before: Facts, *, dry_run_namespace: str, pre: bool) -> Facts:
         """`before`, and what this cluster tells; of a cluster to be (`pre`) no dry runs."""
-        server = self._fact(self._version)
-        served = self._fact(self._served)
+        server = await self._fact(self._version)
+        served = await self._fact(self._served)
         rights = INSTALLING_RIGHTS if pre else reading_rights(before.namespace)
-        found = {one: self._fact(self._objects, one, before.namespace) for one in COLLECTIONS}
+        found = {one: await self._fact(self._objects, one, before.namespace) for one in COLLECTIONS}
         place = dry_run_namespace or _enforced(found[NAMESPACES]) or _ELSEWHERE
         told = replace(
             before,
             server=server,
             served=served,
-            rights={one: self._fact(self._allowed, one) for one in rights},
+            rights={one: await self._fact(self._allowed, one) for one in rights},
             objects=found,
         )
         if not pre:
             told = replace(
                 told,
-                asking_pod=self._fact(self._dry_run, place, ASKING),
-                wrong_pod=self._fact(self._dry_run, place, WRONG),
+                asking_pod=await self._fact(self._dry_run, place, ASKING),
+                wrong_pod=await self._fact(self._dry_run, place, WRONG),
             )
         now: Fact[datetime] = Fact(self._now, "the API server does not tell the time")
         return replace(told, now=now, api_error=self._silent)
 
-    def _fact(self, ask: Callable[..., T], *arguments: object) -> Fact[T]:
+    async def _fact(self, ask: Callable[..., Awaitable[T]], *arguments: object) -> Fact[T]:
         if self._silent:
             return Fact(why=API_SILENT)
         try:
-            return Fact(ask(*arguments))
+            return Fact(await ask(*arguments))
         except _RefusedError as error:
             return Fact(why=str(error))
         except ApiError as error:
-            self._silent = str(error)
+            self._silent = f"the API server at {self._api.host}: {error}"
             return Fact(why=API_SILENT)
 
-    def _version(self) -> str:
-        answer = self._api.get("/version")
+    async def _version(self) -> str:
+        answer = await self._get("/version")
         self._now = answer.date
         return str(_read(answer, "/version")["gitVersion"])
 
-    def _served(self) -> frozenset[str]:
-        groups = _read(self._api.get("/apis"), "/apis")["groups"]
+    async def _served(self) -> frozenset[str]:
+        groups = _read(await self._get("/apis"), "/apis")["groups"]
         return frozenset(x["groupVersion"] for group in groups for x in group["versions"])
 
-    def _allowed(self, right: Right) -> bool:
+    async def _allowed(self, right: Right) -> bool:
         attributes = {
             "verb": right.verb,
             "group": right.group,
@@ -112,25 +113,26 @@ class Cluster:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        return bool(_read(self._api.post(_REVIEW, body), "access review")["status"]["allowed"])
+        answer = _answered(await self._api.post(_REVIEW, body))
+        return bool(_read(answer, "access review")["status"]["allowed"])
 
-    def _objects(self, collection: Collection, namespace: str) -> tuple[Object, ...]:
+    async def _objects(self, collection: Collection, namespace: str) -> tuple[Object, ...]:
         if collection.names:
-            named = (self._named(collection, namespace, name) for name in collection.names)
+            named = [await self._named(collection, namespace, name) for name in collection.names]
             return tuple(one for one in named if one is not None)
-        return tuple(self._listed(collection, namespace))
+        return tuple([one async for one in self._listed(collection, namespace)])
 
-    def _named(self, collection: Collection, namespace: str, name: str) -> Object | None:
-        answer = self._api.get(collection.path(namespace, name))
+    async def _named(self, collection: Collection, namespace: str, name: str) -> Object | None:
+        answer = await self._get(collection.path(namespace, name))
         if answer.status == _NOT_FOUND:
             return None
         return _trimmed(_read(answer, f"{collection.resource}/{name}"))
 
-    def _listed(self, collection: Collection, namespace: str) -> Iterator[Object]:
+    async def _listed(self, collection: Collection, namespace: str) -> AsyncIterator[Object]:
         token, count = "", 0
         while True:
             path = f"{collection.path(namespace)}?limit={self._page}"
-            answer = self._api.get(path + (f"&continue={quote(token)}" if token else ""))
+            answer = await self._get(path + (f"&continue={quote(token)}" if token else ""))
             if answer.status == _NOT_FOUND and collection.is_optional:
                 return
             page = _read(answer, collection.resource)
@@ -138,15 +140,19 @@ class Cluster:
             count += len(items)
             if count > self._most:
                 raise _RefusedError(f"more than {self._most} {collection.resource}")
-            yield from map(_trimmed, items)
+            for one in items:
+                yield _trimmed(one)
             token = page["metadata"].get("continue", "")
             if not token:
                 return
 
-    def _dry_run(self, namespace: str, annotations: Mapping[str, str]) -> DryRun:
+    async def _dry_run(self, namespace: str, annotations: Mapping[str, str]) -> DryRun:
         path = f"/api/v1/namespaces/{quote(namespace)}/pods?dryRun=All"
-        answer = self._api.post(path, dry_run_pod(annotations))
+        answer = _answered(await self._api.post(path, dry_run_pod(annotations)))
         return DryRun(answer.status, answer.document)
+
+    async def _get(self, path: str) -> Answer:
+        return _answered(await self._api.get(path))
 
 
 def unreachable(before: Facts, why: str) -> Facts:
@@ -167,6 +173,15 @@ def unreachable(before: Facts, why: str) -> Facts:
 
 class _RefusedError(Exception):
     """The API server answered, and not with what was asked for."""
+
+
+def _answered(answer: Answer) -> Answer:
+    """What does not speak JSON is no API server, but for refusals; raises ApiError."""
+    if answer.document is not None:
+        return answer
+    if answer.status not in _REFUSALS:
+        raise ApiError(f"an answer that is no JSON (HTTP {answer.status})")
+    return replace(answer, document={})
 
 
 def _read(answer: Answer, what: str) -> Mapping[str, Any]:

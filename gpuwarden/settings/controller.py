@@ -275,6 +275,14 @@ class AccessSettings:
     """Section `access`: people with a kubeconfig (docs/workstation.md)."""
 
     tls: AccessTlsSettings = field(default_factory=AccessTlsSettings)
+    review_again: Annotated[
+        Duration,
+        Spec(
+            keys.duration("30s", "1h"),
+            "time after which the API server is asked again whether somebody may go on with a call"
+            " that stays open, such as `nodes --watch`",
+        ),
+    ] = Duration.parse("5m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -584,6 +592,20 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSettings:
+    """Trying gpuwarden without GPUs."""
+
+    enabled: Annotated[
+        bool,
+        Spec(
+            keys.BOOLEAN,
+            "INSECURE: agents with made-up GPUs are accepted, and every node, whatever confirms it,"
+            " has level `none`. Without it such agents are refused (`INVENTORY_MADE_UP`)",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
     """Section `metrics`."""
 
@@ -664,6 +686,7 @@ class ControllerSettings:
             alias_adds=True,
         ),
     ] = ("gpuwarden.dev/required-hash", "attestation-hash.my-company.com/required-hash")
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     insecure_static_hashes: Annotated[
         bool,
         Spec(

@@ -113,7 +113,7 @@ def may_be_shown(key: Key, source: str) -> bool:
 _MAX_ENTRIES: Final = 64
 _HEADS: Final = frozenset({"draining", "first round", "svid", "audit", "stores", "directory"})
 _STATES: Final = frozenset({"connecting", "open", "accepted"})
-_LEVELS: Final = frozenset({"L0", "L1", "L2", "L3"})
+_LEVELS: Final = frozenset({"none", "L0", "L1", "L2", "L3"})
 _HASH: Final = re.compile(r"v1:sha256:[0-9a-f]{64}")
 
 

@@ -277,6 +277,9 @@ POLICY_RELOADS = _counter(
     "policy_reloads", _C, "Reads of a changed policy, by result (taken, refused).", "result"
 )
 READY = _gauge("ready", _BOTH, "1 when /readyz answers 200.")
+EVALUATION = _gauge(
+    "evaluation", _C, "1 in an evaluation, where GPUs may be made up and nothing is proven, else 0."
+)
 
 EXTENDER_REQUESTS = _counter(
     "extender_requests",

@@ -1,4 +1,4 @@
-"""How a reason code travels beside a gRPC status.
+"""How a reason code travels beside a gRPC status, and a notice beside every answer.
 
 The controller writes the code into trailing metadata and in front of the status
 message; clients read the metadata and never parse the message.
@@ -11,3 +11,6 @@ REASON_KEY: Final = "gpuwarden-reason"
 
 FIELD_KEY: Final = "gpuwarden-field"
 """Trailing metadata: the request field that was wrong, where one was."""
+
+NOTICE_KEY: Final = "gpuwarden-notice"
+"""Initial metadata: what a person has to know before they believe any answer."""

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sandbox import files
 from sandbox.laptop import Addresses
 from sandbox.nodes import AMPERE, HOPPER, LEGACY
+
+WORKLOADS: Final = ("statefulset", "deployment", "job", "reservation")
+"""Of the folder `examples`, beside the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ def things_to_try(addresses: Addresses, audit_folder: Path) -> str:
 
 def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
     pod, filter_call = (files.typed(f"examples/{name}") for name in ("pod.yaml", "filter.json"))
+    others = (files.typed(f"examples/{name}.yaml") for name in WORKLOADS)
     call = f"http://{addresses.extender}/filter"
     return (
         Section(
@@ -43,6 +48,7 @@ def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
                 "gpuwarden gpus",
                 f"gpuwarden explain node {HOPPER}",
                 f"gpuwarden fit -f {pod}",
+                *(f"gpuwarden fit -f {other}" for other in others),
             ),
         ),
         Section(

@@ -1,5 +1,8 @@
 """Compile the fake `libnvidia-ml.so.1`, with `cc` or, where there is none, with ziglang.
 
+As it is compiled here it stands for real hardware, for tests and for the sandbox. The one in the
+image for evaluations does not: every controller knows it by the driver's version.
+
 The result lies in `build/fake-nvml/` of a checkout, or in the user's cache, stamped with the
 digest of source and flags, so it is compiled once. Nothing is fetched except, without a
 compiler, the `ziglang` package by pip from the hashed `requirements/zig.txt`, into the same place.
@@ -36,6 +39,7 @@ _FLAGS: Final = (
     "-fvisibility=hidden",
     f"-Wl,-soname,{LIBRARY}",
 )
+_STANDS_FOR_REAL: Final = "-DSTANDS_FOR_REAL"
 _COMPILE_S: Final = 300
 
 
@@ -51,19 +55,22 @@ class Compiler:
     environment: Mapping[str, str]
 
 
-def build(target: Path | None = None, *, use_zig: bool | None = None) -> Path:
+def build(
+    target: Path | None = None, *, use_zig: bool | None = None, evaluation: bool = False
+) -> Path:
     """Make sure that `target` holds the library of this source; return `target`.
 
     None is the place that all share. `use_zig`: None takes a C compiler where there is one.
-    Raises BuildError.
+    `evaluation`: as the image for evaluations has it. Raises BuildError.
     """
-    target = target or files.made() / "fake-nvml"
+    target = target or files.made() / ("evaluation-nvml" if evaluation else "fake-nvml")
     target.mkdir(parents=True, exist_ok=True)
     stamp = target / "source.sha256"
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()
+    flags = _FLAGS if evaluation else (*_FLAGS, _STANDS_FOR_REAL)
+    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()
     with _locked(target / "lock"):
         if _text(stamp) != digest or not (target / LIBRARY).exists():
-            _compile(_compiler(use_zig=use_zig), target)
+            _compile(_compiler(use_zig=use_zig), flags, target)
             stamp.write_text(digest, "ascii")
     return target
 
@@ -110,10 +117,10 @@ def _zig(cache: Path) -> Compiler:
     return Compiler((sys.executable, "-m", "ziglang", "cc"), environment)
 
 
-def _compile(compiler: Compiler, target: Path) -> None:
+def _compile(compiler: Compiler, flags: Sequence[str], target: Path) -> None:
     part = target / f"{LIBRARY}.part"
     _run(
-        (*compiler.command, *_FLAGS, "-o", str(part), str(SOURCE), "-lpthread"),
+        (*compiler.command, *flags, "-o", str(part), str(SOURCE), "-lpthread"),
         compiler.environment,
     )
     part.replace(target / LIBRARY)

@@ -1,11 +1,14 @@
 """Images hold the programs and nothing that is made for laptops and tests; how they are made."""
 
+import os
 import re
+import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from sandbox.nvml.build import _FLAGS
+from sandbox.nvml.build import _FLAGS, _STANDS_FOR_REAL
 from tests.architecture.test_names import ROOT
 
 DOCKERFILES = sorted(path.name for path in ROOT.glob("Dockerfile*"))
@@ -59,6 +62,7 @@ def test_the_evaluations_image_is_the_agents_with_the_stand_in_and_says_so() -> 
     assert final.all("USER") == []
     (compiled,) = [x for x in found["library"].all("RUN") if "gcc -std" in x]
     assert set(_FLAGS) <= set(compiled.split())
+    assert _STANDS_FOR_REAL not in compiled
     ignored = (ROOT / "Dockerfile.evaluation.dockerignore").read_text().split()
     assert ignored[:2] == ["*", "!sandbox"]
 
@@ -82,6 +86,42 @@ def test_debian_is_the_same_layer_in_both() -> None:
     assert agent == controller
 
 
+def locked_debian() -> dict[str, str]:
+    lines = (ROOT / "requirements/debian.list").read_text().splitlines()
+    pairs = [line.partition("=")[::2] for line in lines if not line.startswith("#")]
+    found = dict(pairs)
+    assert len(found) == len(pairs)
+    return found
+
+
+def test_debian_packages_are_listed_with_versions() -> None:
+    found = locked_debian()
+    assert list(found) == sorted(found)
+    assert {"base-files", "libc6", "libssl3", "python3.11-minimal"} <= found.keys()
+    assert [x for x in found.values() if not re.fullmatch(r"[0-9][A-Za-z0-9.+:~-]*", x)] == []
+
+
+@pytest.mark.parametrize(
+    ("locked", "wanted"), [("", "libc6\nzlib1g"), ("1", "libc6=2.36-9\nzlib1g=1:1.2")]
+)
+def test_versions_are_demanded_of_a_locked_build_alone(
+    tmp_path: Path, locked: str, wanted: str
+) -> None:
+    (run,) = stages("agent")["system"].all("RUN")
+    (line,) = re.findall(r"packages=\$\(.*?fi\)", run)
+    (tmp_path / "debian.list").write_text("# a line\nlibc6=2.36-9\nzlib1g=1:1.2\n")
+    script = line.replace("/debian.list", str(tmp_path / "debian.list")) + '; echo "$packages"'
+    done = subprocess.run(
+        ["/bin/sh", "-euc", script],
+        env={"PATH": os.environ["PATH"], "DEBIAN_LOCKED": locked},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{wanted}\n"
+    assert "download $packages" in run
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_layers_go_from_what_changes_least_to_what_changes_most(part: str) -> None:
     final = stages(part)["final"]
@@ -99,7 +139,7 @@ def test_an_image_copies_its_own_side_and_nothing_else(part: str) -> None:
     found = stages(part)
     copied = [x.split()[0] for x in found["program"].all("COPY")]
     assert copied == ["gpuwarden", part, "LICENSE"]
-    assert found["system"].all("COPY") == []
+    assert found["system"].all("COPY") == ["requirements/debian.list /"]
     assert found["requirements"].all("COPY") == [
         f"requirements/{part}.txt requirements/unused.list /"
     ]

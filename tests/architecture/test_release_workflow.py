@@ -57,7 +57,7 @@ def test_images_are_for_both_machines_from_the_archive_of_a_moment() -> None:
     assert given["platforms"] == "linux/amd64,linux/arm64"
     assert given["file"] == "Dockerfile.${{ matrix.part }}"
     arguments = {line.partition("=")[0] for line in given["build-args"].splitlines()}
-    assert arguments == {"VERSION", "REVISION", "DEBIAN", "DEBIAN_SECURITY"}
+    assert arguments == {"VERSION", "REVISION", "DEBIAN", "DEBIAN_SECURITY", "DEBIAN_LOCKED"}
     assert "rewrite-timestamp=true" in given["outputs"]
     for part in WORKFLOW["jobs"]["image"]["strategy"]["matrix"]["part"]:
         text = (ROOT / f"Dockerfile.{part}").read_text()

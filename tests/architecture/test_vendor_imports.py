@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         "controller/export/http.py",
         "controller/kube/transport.py",
         "controller/web/extender.py",
-        "gpuwarden/cli/api_server.py",
+        "gpuwarden/cluster/api.py",
     },
     "jinja2": {"controller/console/pages.py"},
     "markupsafe": {"controller/console/pages.py"},

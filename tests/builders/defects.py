@@ -18,7 +18,7 @@ from gpuwarden.evidence.model import FailedRead, Inventory
 from gpuwarden.reasons import STEP_OF, ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import INSTANCE, WALL, Scene, agent_uri
-from tests.builders.inventory import HOST, gpu, gpu_uuid, inventory
+from tests.builders.inventory import HOST, gpu, gpu_uuid, host, inventory
 
 R = ReasonCode
 Defect = Callable[[Scene], None]
@@ -253,6 +253,7 @@ DEFECTS: Final[tuple[tuple[ReasonCode, Defect], ...]] = (
     (R.CLOCK_SKEW, _wall(-302)),
     (R.INVENTORY_INVALID, _evidence(inventory=inventory(gpu(uuid="GPU-x")))),
     (R.INVENTORY_INVALID, _evidence(inventory=inventory(gpu(pci=None)))),
+    (R.INVENTORY_MADE_UP, _evidence(inventory=inventory(host=host(driver="1+evaluation")))),
     (
         R.INVENTORY_INCOMPLETE,
         _evidence(failed_reads=(FailedRead("vbios", gpu_uuid(1), "Vbios", "UNKNOWN"),)),

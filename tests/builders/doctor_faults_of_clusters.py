@@ -218,6 +218,12 @@ FAULTS = [
     ),
     Fault("enforcement", report, WARNING, "nothing is refused"),
     Fault(
+        "evaluation",
+        lambda x: measured(x, "gpuwarden_evaluation", 1),
+        WARNING,
+        "^an evaluation: GPUs may be made up",
+    ),
+    Fault(
         "spire-installed",
         lambda x: without(x, DAEMON_SETS, "spire-agent"),
         WARNING,

@@ -14,6 +14,7 @@ from controller.kube.resources import CALLS, CERTIFICATE_CALLS, Call
 from controller.policies.file import decode_policy
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, load
 from tests.chart.rendering import (
+    CA,
     CHART,
     DIGEST,
     NAMESPACE,
@@ -171,6 +172,63 @@ def test_agents_go_where_feature_discovery_sees_a_gpu(label: str) -> None:
     assert [{"key": label, "operator": "In", "values": ["true"]}] in found
 
 
+# --- values of the charts that people come from
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ({"replicaCount": 3}, {"controller": {"replicas": 3}}, "replicaCount"),
+        ({"image": {"pullPolicy": "Always"}}, {"imagePullPolicy": "Always"}, "image.pullPolicy"),
+        (
+            {"scheduler": {"name": "gpu-scheduler"}},
+            {"scheduler": {"names": ["gpu-scheduler", "gpuwarden"]}},
+            "scheduler.name",
+        ),
+        (
+            {"scheduler": {"name": "other"}},
+            {"scheduler": {"names": ["other", "gpuwarden", "gpu-scheduler"]}},
+            "scheduler.name",
+        ),
+        ({"webhook": {"enabled": False}}, {"webhooks": {"enabled": False}}, "webhook.enabled"),
+        ({"webhook": {"enabled": True}}, {}, "webhook.enabled"),
+        (
+            {"webhook": {"timeoutSeconds": 7}},
+            {"webhooks": {"timeoutSeconds": 7}},
+            "webhook.timeoutSeconds",
+        ),
+        ({"webhook": {"failurePolicy": "Fail"}}, {}, "webhook.failurePolicy"),
+        (
+            {
+                "webhook": {"caBundle": base64.b64encode(CA.encode()).decode()},
+                "certificates": {"mode": "given"},
+            },
+            {"certificates": {"mode": "given", "caBundle": CA}},
+            "webhook.caBundle",
+        ),
+    ],
+    ids=str,
+)
+def test_an_old_name_does_what_its_new_one_does_and_is_warned_of(
+    old: dict[str, Any], new: dict[str, Any], key: str
+) -> None:
+    keys = {"existingKeysSecret": "k"}  # without it each rendering has other ones
+    wanted = {**new, "webhooks": {**keys, **new.get("webhooks", {})}}
+    assert chart(webhooks=keys, **old) == chart(**wanted)
+    assert f"  - {key}: " in notes({**REQUIRED, **old})
+
+
+def test_every_template_knows_the_old_names() -> None:
+    for file in sorted((CHART / "templates").iterdir()):
+        first = file.read_text().splitlines()[0]
+        is_rendered = not file.name.startswith("_")
+        assert (first == '{{- include "gpuwarden.aliases" . -}}') is is_rendered, file.name
+
+
+def test_nobody_is_warned_of_old_names_that_were_not_given() -> None:
+    assert "old name" not in notes(REQUIRED)
+
+
 # --- evaluation
 
 
@@ -187,6 +245,9 @@ def test_an_evaluation_says_so_and_asks_for_no_gpu() -> None:
     (job,) = [x for x in objects(found, "Job") if x["metadata"]["name"].endswith("-labels")]
     (labelling,) = pods([job]).values()
     assert "gpuwarden.dev/evaluation=true" in labelling["containers"][0]["args"]
+    text = data(found, "gpuwarden-controller-config", "controller.yaml").encode()
+    places = {"POD_NAME": "gpuwarden-controller-0"}
+    assert load(CONTROLLER, Inputs((), places, ("c", text))).settings.evaluation.enabled is True
     assert "*** EVALUATION" in notes({**REQUIRED, "evaluation": {"enabled": True}})
 
 

@@ -86,6 +86,28 @@ def refused(values: dict[str, Any], **options: Any) -> str:
             {"agent": {"mig": True, "gpuAccess": "cdi"}},
             'agent.gpuAccess: "cdi", expected runtimeClass or privileged with agent.mig',
         ),
+        ({"image": {"tag": "latest"}}, "Here they are imageRegistry, controller.image and agent"),
+        ({"image": {"repository": "a/b"}}, "image.repository, image.tag: given, expected nothing"),
+        (
+            {"webhook": {"caBundle": "LS0tLS1CRUdJTg=="}},
+            "webhook.caBundle: given, expected nothing with certificates.mode: self-managed",
+        ),
+        (
+            {"webhook": {"caBundle": "no base64"}, "certificates": {"mode": "given"}},
+            "certificates.caBundle: no PEM text",
+        ),
+        (
+            {"webhook": {"failurePolicy": "Ignore"}},
+            'webhook.failurePolicy: "Ignore", expected nothing',
+        ),
+        (
+            {"webhook": {"schedulerUrl": "http://scheduler-agent:8080"}},
+            "webhook.schedulerUrl: given, expected nothing: the controller scores by itself",
+        ),
+        ({"resources": {"limits": {"cpu": "1"}}}, "here it is controller.resources, scheduler."),
+        ({"nodeSelector": {"a": "b"}}, "nodeSelector: given, expected nothing"),
+        ({"tolerations": [{}]}, "tolerations: given, expected nothing"),
+        ({"affinity": {"a": {}}}, "or agent.affinity"),
     ],
 )
 def test_values_that_cannot_work_are_refused(values: dict[str, Any], told: str) -> None:

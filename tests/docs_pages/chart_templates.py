@@ -12,6 +12,7 @@ from typing import Final
 DEPLOY: Final = Path(__file__).resolve().parents[2] / "deploy"
 _NAMESPACE: Final = "gpuwarden-system"
 _ORIGIN: Final = (
+    '{{{{- include "gpuwarden.aliases" . -}}}}\n'
     "{{{{/* Generated from {source} (`make docs`); a test fails when it is out of date. */}}}}\n"
 )
 _LABELS: Final = re.compile(

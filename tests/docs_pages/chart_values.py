@@ -28,6 +28,8 @@ _TYPES: Final[Mapping[type, str]] = {
 }
 _LEAST: Final = {
     "controller.replicas": 1,
+    "replicaCount": 1,
+    "webhook.timeoutSeconds": 1,
     "controller.drainSeconds": 1,
     "scheduler.replicas": 1,
     "webhooks.timeoutSeconds": 1,
@@ -143,7 +145,7 @@ def _node(value: Value) -> dict[str, Any]:
         "type": types[0] if len(types) == 1 else list(types),
     }
     if value.enum:
-        node["enum"] = list(value.enum)
+        node["enum"] = [*value.enum, *((None,) if "null" in types else ())]
     if (least := _LEAST.get(value.name)) is not None:
         node["minimum"] = least
     if (least := _LEAST_ITEMS.get(value.name)) is not None:

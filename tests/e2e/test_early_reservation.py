@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from controller.kube.nodes import ENFORCE_LABEL
+from tests.builders.examples import example
 from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace, pod
@@ -142,6 +143,15 @@ def _empty(world: World) -> None:
         )
     for name in world.gpus():
         world.remove(name)
+
+
+def test_the_examples_pod_is_reserved_for_when_it_is_applied(world: World) -> None:
+    document = example("reservation", NODES[0])
+    made = world.create(document)
+    annotations = made["metadata"]["annotations"]
+    assert annotations[ASSIGNED].startswith("GPU-")
+    assert annotations["gpuwarden.dev/node"] in NODES
+    world.wait_states("Proposed")
 
 
 def test_a_reserved_pod_is_bound_to_its_node_with_exactly_its_gpus(world: World) -> None:

@@ -192,9 +192,37 @@ def test_the_bill_of_materials_names_all_that_is_in_it(
         (canonicalize_name(name), version) for kind, name, version in places if kind == "pypi"
     }
     assert python == locked(part, os.uname().machine).keys()
-    text = (ROOT / f"Dockerfile.{part}").read_text().replace("\\\n", "")
-    (debian,) = re.findall(r'^ARG PACKAGES="([^"]+)"', text, re.MULTILINE)
-    assert {name for kind, name, _ in places if kind == "deb/debian"} == set(debian.split())
+    assert {name for kind, name, _ in places if kind == "deb/debian"} == locked_debian().keys()
+
+
+def locked_debian() -> dict[str, str]:
+    lines = (ROOT / "requirements/debian.list").read_text().splitlines()
+    return dict(line.split("=") for line in lines if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_debian_package_is_older_than_the_listed_one(
+    images: dict[str, UnpackedImage], part: str
+) -> None:
+    """A build that is not locked has what the archive had that day: the listed one, or newer."""
+    folder = images[part].root / "var/lib/dpkg/status.d"
+    found = {
+        path.name: line.partition(": ")[2]
+        for path in folder.iterdir()
+        for line in path.read_text().splitlines()
+        if line.startswith("Version: ")
+    }
+    assert found.keys() == locked_debian().keys()
+    older = [
+        name
+        for name, version in locked_debian().items()
+        if subprocess.run(
+            ["dpkg", "--compare-versions", found[name], "lt", version],  # noqa: S607 - Debian's
+            check=False,
+        ).returncode
+        == 0
+    ]
+    assert older == []
 
 
 def test_an_image_is_pushed_to_a_registry(

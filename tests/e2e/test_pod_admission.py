@@ -15,6 +15,7 @@ from controller.admission.gpu_supply import ASSIGNED_PATH
 from controller.kube.nodes import ENFORCE_LABEL
 from tests.builders.admission_reviews import review_json
 from tests.builders.admitted_pods import LEVEL, UUIDS, container, new_pod
+from tests.builders.examples import example
 from tests.builders.hostile_pods import HOSTILE, HOSTILE_IDS
 from tests.e2e.lab.api import STRATEGIC, ApiError, Document
 from tests.e2e.lab.lab import Lab
@@ -157,6 +158,41 @@ def test_a_pod_that_the_mutating_webhook_missed_is_refused(world: World) -> None
     finally:
         world.webhooks.register(MUTATING)
         until("pods are patched again", world.patches)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "count"),
+    [
+        ("pod", "api/v1/namespaces/{}/pods", 1),
+        ("statefulset", "apis/apps/v1/namespaces/{}/statefulsets", 1),
+        ("deployment", "apis/apps/v1/namespaces/{}/deployments", 2),
+        ("job", "apis/batch/v1/namespaces/{}/jobs", 2),
+    ],
+)
+def test_an_example_is_applied_and_its_pods_are_admitted(
+    world: World, name: str, kinds: str, count: int
+) -> None:
+    """A StatefulSet's second pod waits for its first."""
+    path = f"/{kinds.format(ENFORCED)}"
+    document = example(name, NODE)
+    own = document["metadata"]["name"]
+
+    def pods() -> list[Document]:
+        items = world.api.get(f"{world.enforced.path}/pods")["items"]
+        return [x for x in items if x["metadata"]["name"].startswith(own)]
+
+    def gone() -> bool:
+        for one in pods():
+            world.api.delete(f"{world.enforced.path}/pods/{one['metadata']['name']}", grace_s=0)
+        return not pods()
+
+    world.api.post(path, document)
+    try:
+        until(f"{count} pods of {own} are there", lambda: len(pods()) >= count)
+        assert {x["spec"]["schedulerName"] for x in pods()} == {"gpuwarden"}
+    finally:
+        world.api.delete(f"{path}/{own}?propagationPolicy=Background")
+        until(f"the pods of {own} are gone", gone)
 
 
 def test_an_ephemeral_container_opens_no_bypass(world: World) -> None:

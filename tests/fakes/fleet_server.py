@@ -15,7 +15,7 @@ import grpc
 
 from controller.rpc.calls import status_of
 from gpuwarden.reasons import Refusal
-from gpuwarden.wire.error_metadata import REASON_KEY
+from gpuwarden.wire.error_metadata import NOTICE_KEY, REASON_KEY
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1 import placement_pb2 as place
@@ -71,6 +71,8 @@ class FakeFleetServer(
         self.changes: list[pb.WatchNodesResponse] = []
         self.not_ready = ""
         self.warnings: list[str] = []
+        self.notice = ""
+        """Sent with every answer, as a controller does in an evaluation."""
         self.refusal: Refusal | None = None
         """Given to every call."""
         self.hangs = False
@@ -243,6 +245,8 @@ class FakeFleetServer(
         self.asked.append(request)
         if self.hangs:
             _wait_for_the_end(context)
+        if self.notice:
+            context.send_initial_metadata(((NOTICE_KEY, self.notice),))
         if self.refusal is not None:
             context.set_trailing_metadata(((REASON_KEY, self.refusal.code.value),))
             text = f"{self.refusal.code}: {self.refusal.detail}"

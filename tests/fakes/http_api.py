@@ -306,6 +306,7 @@ async def api_world(
     has_reviews: bool = True,
     rules: dict[str, Any] | None = None,
     stream_s: float = 0.3,
+    insecure: tuple[str, ...] = (),
     **limits: Any,
 ) -> AsyncIterator[ApiWorld]:
     world = ApiWorld(folder)
@@ -356,6 +357,7 @@ async def api_world(
         sink=world,
         boottime_ns=world.boottime_ns,
         limits=bounds,
+        insecure=insecure,
     )
     server = HttpServer(
         endpoint.application(),

@@ -130,12 +130,31 @@ def test_a_command_says_what_came_of_it(tried: list[Tried], beginning: str) -> N
 
 
 def test_the_examples_pod_fits_two_nodes_and_one_less_in_quarantine(tried: list[Tried]) -> None:
-    before, after = (x.said for x in tried if x.command.startswith("gpuwarden fit"))
+    before, after = (x.said for x in tried if x.command == "gpuwarden fit -f examples/pod.yaml")
     assert re.search(r"^hopper-0 +yes", before, re.MULTILINE)
     assert re.search(r"^legacy-0 +yes", before, re.MULTILINE)
-    assert re.search(r"^ampere-0 +no .*GPU_NO_MATCH", before, re.MULTILINE)
+    assert re.search(r"^ampere-0 +no .*NODE_MODE", before, re.MULTILINE)
     assert re.search(r"^hopper-0 +no .*NODE_QUARANTINED", after, re.MULTILINE)
     assert re.search(r"^legacy-0 +yes", after, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("example", "places"),
+    [
+        ("statefulset", {"shard-0 hopper-0", "shard-1 legacy-0"}),
+        ("deployment", {"hopper-0", "legacy-0"}),
+        ("job", {"hopper-0", "legacy-0"}),
+        ("reservation", {"ampere-0"}),
+    ],
+)
+def test_every_other_example_fits_where_its_head_says(
+    tried: list[Tried], example: str, places: set[str]
+) -> None:
+    command = f"gpuwarden fit -f examples/{example}.yaml"
+    (found,) = (x for x in tried if x.command == command)
+    assert found.status == 0
+    fitting = re.findall(r"^(\S.*?) +yes", found.said, re.MULTILINE)
+    assert {" ".join(x.split()) for x in fitting} == places
 
 
 def test_nothing_is_wider_than_a_terminal(demo: RunningDemo, tried: list[Tried]) -> None:

@@ -14,8 +14,8 @@ import pytest
 from gpuwarden.cli.app import run
 from gpuwarden.cli.commands.doctor import _access
 from gpuwarden.cli.options import Connection
-from gpuwarden.doctor.access import Access, AccessError, pod_access
-from gpuwarden.doctor.api import Api, ApiError
+from gpuwarden.cluster.access import Access, AccessError, pod_access
+from gpuwarden.cluster.api import ApiError, ApiServer
 from gpuwarden.doctor.catalog import INSTALLED
 from gpuwarden.doctor.facts import (
     COLLECTIONS,
@@ -83,12 +83,9 @@ class World:
         return _access(Connection(kubeconfig=kubeconfig(self.folder, self.api)))
 
     async def gathered(self, *, pre: bool = False, **options: int) -> Facts:
-        api = Api(self.access(), SECONDS)
-        cluster, begin = Cluster(api, **options), Facts(version_here="0.1.0")
-        try:
-            return await asyncio.to_thread(cluster.facts, begin, dry_run_namespace="", pre=pre)
-        finally:
-            api.close()
+        begin = Facts(version_here="0.1.0")
+        async with ApiServer(self.access(), SECONDS) as api:
+            return await Cluster(api, **options).facts(begin, dry_run_namespace="", pre=pre)
 
     async def doctor(self, *arguments: str, server: str = "") -> Ran:
         """Run the command."""
@@ -177,7 +174,7 @@ async def test_for_programs(world: World) -> None:
     ran = await world.doctor("-o", "json")
     found = json.loads(ran.out)
     assert (ran.code, found["success"]) == (3, False)
-    assert found["counts"] == {"passed": 42, "warning": 0, "failed": 1, "not checked": 1}
+    assert found["counts"] == {"passed": 43, "warning": 0, "failed": 1, "not checked": 1}
     assert [x["name"] for x in found["groups"]] == [x.name for x in INSTALLED]
     assert ran.checks["agents"] == {
         "id": "agents",
@@ -319,9 +316,9 @@ async def test_time_is_the_api_servers(world: World) -> None:
 
 async def test_a_silent_api_server_is_asked_once(world: World) -> None:
     world.api.is_stalled = True
-    cluster = Cluster(Api(world.access(), 0.3))
     begin = Facts(version_here="0.1.0")
-    facts = await asyncio.to_thread(cluster.facts, begin, dry_run_namespace="", pre=False)
+    async with ApiServer(world.access(), 0.3) as api:
+        facts = await Cluster(api).facts(begin, dry_run_namespace="", pre=False)
     assert facts.api_error == (
         f"the API server at 127.0.0.1:{world.api.port}: no answer in time; see --timeout"
     )
@@ -343,11 +340,9 @@ async def test_the_dry_run_is_where_it_may_be(world: World) -> None:
 # --- ways into the API
 
 
-async def version(access: Access) -> object:
-    api = Api(access, SECONDS)
-    answer = await asyncio.to_thread(api.get, "/version")
-    api.close()
-    return answer.document
+async def version(access: Access, **options: int) -> object:
+    async with ApiServer(access, SECONDS, **options) as api:
+        return (await api.get("/version")).document
 
 
 def logged_in(world: World, user: Object) -> Access:
@@ -388,7 +383,7 @@ async def test_a_pods_service_account_is_used_where_there_is_no_kubeconfig(
     port = str(world.api.port)
     environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
     assert await version(pod_access(environ, account)) == {"gitVersion": "v1.35.4"}
-    monkeypatch.setattr("gpuwarden.doctor.access.SERVICE_ACCOUNT", account)
+    monkeypatch.setattr("gpuwarden.cluster.access.SERVICE_ACCOUNT", account)
     with pytest.raises(AccessError, match=r"^no kubeconfig"):
         _access(Connection())
 
@@ -445,27 +440,24 @@ async def test_a_server_that_is_not_the_one_is_not_asked(world: World) -> None:
     with pytest.raises(ApiError, match=r"its certificate is not accepted"):
         await version(named)
     with pytest.raises(AccessError, match="cannot be used"):
-        Api(Access(access.server, "no pem"), SECONDS)
+        ApiServer(Access(access.server, "no pem"), SECONDS)
 
 
 async def test_an_answer_that_is_no_json_is_no_answer(world: World) -> None:
     world.api.fail_next(200, matching="/version", body=b"<html>")
-    with pytest.raises(ApiError, match=r"no JSON \(HTTP 200\)"):
-        await version(world.access())
+    facts = await world.gathered()
+    server = f"the API server at 127.0.0.1:{world.api.port}"
+    assert facts.api_error == f"{server}: an answer that is no JSON (HTTP 200)"
 
 
-async def test_an_answer_that_is_too_large_is_no_answer(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpuwarden.doctor.api.MAX_BYTES", 10)
+async def test_an_answer_that_is_too_large_is_no_answer(world: World) -> None:
     with pytest.raises(ApiError, match="more than 10 bytes"):
-        await version(world.access())
+        await version(world.access(), max_bytes=10)
 
 
 async def test_the_path_of_a_server_stays_before_the_calls(world: World) -> None:
     access = world.access()
     below = Access(f"{access.server}/k8s/c1", access.ca, f"Bearer {TOKEN}")
-    api = Api(below, SECONDS)
-    assert (await asyncio.to_thread(api.get, "/apis/a")).status == 200
-    api.close()
+    async with ApiServer(below, SECONDS) as api:
+        assert (await api.get("/apis/a")).status == 200
     assert world.api.requests[-1][1] == "/k8s/c1/apis/a"

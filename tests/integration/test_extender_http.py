@@ -13,7 +13,6 @@ import pytest
 
 from controller.placement.static_hashes import InsecureStaticHashes
 from controller.web.extender import (
-    INSECURE_HEADER,
     Extender,
     ExtenderLimits,
     ExtenderServer,
@@ -21,7 +20,7 @@ from controller.web.extender import (
     check_listener,
 )
 from controller.web.listener import ConnectionEnd
-from controller.web.server import LARGE
+from controller.web.server import INSECURE_HEADER, LARGE
 from controller.web.tls import Reload
 from controller.web.verbs import ExtenderVerbs
 from gpuwarden.settings.values import Address

@@ -20,6 +20,7 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
 from tests.builders.admission_reviews import patch_of, review_json
 from tests.builders.admitted_pods import LEVEL, UUIDS, Document, container, new_pod, variable
+from tests.builders.examples import example
 from tests.e2e.product.cards import greedy
 from tests.e2e.product.pods import managed
 from tests.e2e.product.shapes import SHAPES, PodShape
@@ -159,16 +160,42 @@ def _of_pods() -> Iterator[Shape]:
         pod["metadata"]["labels"] = {"apps.kubernetes.io/pod-index": "0"}
         yield single(f"against-{name}", pod)
     first, more = re.findall(r"(?ms)^```yaml\n(.*?)^```", README.read_text())[:2]
-    example = yaml.safe_load(first)
-    del example["metadata"]["namespace"]
-    yield single("readme", example)
-    example = copy.deepcopy(example)
-    example["metadata"]["annotations"] |= yaml.safe_load(more)
-    del example["spec"]["containers"][0]["resources"]
-    yield single("readme-env", example)
+    shown = yaml.safe_load(first)
+    del shown["metadata"]["namespace"]
+    yield single("readme", shown)
+    shown = copy.deepcopy(shown)
+    shown["metadata"]["annotations"] |= yaml.safe_load(more)
+    del shown["spec"]["containers"][0]["resources"]
+    yield single("readme-env", shown)
 
 
-TABLE: Final = (*_of_pods(), *_of_controllers())
+def _of_examples() -> Iterator[Shape]:
+    for name in ("pod", "reservation"):
+        yield single(f"example-{name}", example(name, NODE))
+    index, completion = "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index"
+    found = example("statefulset", NODE)
+    own = found["spec"]["template"]
+    pods = (
+        made(own, "StatefulSet/shard", name=f"shard-{x}", labels={index: str(x)}) for x in (0, 1)
+    )
+    yield Shape("example-statefulset", found, (*pods,))
+    found = example("deployment", NODE)
+    own = found["spec"]["template"]
+    pod = made(own, "ReplicaSet/inference-7d9f5", labels={"pod-template-hash": "7d9f5"})
+    yield Shape("example-deployment", found, (pod,))
+    found = example("job", NODE)
+    own = found["spec"]["template"]
+    number = {completion: "0"}
+    pod = made(own, "Job/sweep", generateName="sweep-0-", labels=number, annotations=dict(number))
+    yield Shape("example-job", found, (pod,))
+
+
+EXAMPLES: Final = {
+    "env": {"example-reservation"},
+    "plugin": {f"example-{x}" for x in ("pod", "statefulset", "deployment", "job")},
+}
+"""Those that fit where all nodes are of this mode."""
+TABLE: Final = (*_of_examples(), *_of_pods(), *_of_controllers())
 
 
 @dataclass(frozen=True)
@@ -236,6 +263,7 @@ async def test_all_three_say_the_same(cluster: FakeCluster, mode: str) -> None:
     head = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: Policy\n"
     policy.write_text(f"{head}defaultMode: {mode}\n")
     differing: dict[str, object] = {}
+    fitting: set[str] = set()
     said: set[tuple[bool, str]] = set()
     async with (
         cluster.live(policy__file=str(policy), attestation__lease="60s") as here,
@@ -253,9 +281,12 @@ async def test_all_three_say_the_same(cluster: FakeCluster, mode: str) -> None:
                 fit = joined(fitted(await stub.FitPod(request)))
                 real = joined([await created(here, session, x, namespace) for x in shape.pods])
                 said.add(real[:2])
+                if fit[0] and namespace == "strict":
+                    fitting.add(shape.name)
                 if fit != real:
                     differing[f"{shape.name} in {namespace}"] = {"fit": fit, "real": real}
     assert differing == {}
+    assert {x for x in fitting if x.startswith("example-")} == EXAMPLES[mode]
     assert {is_yes for is_yes, _ in said} == {True, False}
     assert REFUSED[mode] <= {code for _, code in said}
 

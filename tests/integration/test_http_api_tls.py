@@ -17,6 +17,7 @@ from controller.access import FoundPod, Rate
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import PodGone
 from controller.web.operations import OPERATIONS, Operation
+from controller.web.server import INSECURE_HEADER
 from sandbox.spiffe.ca import InsecureCa
 from tests.fakes.eventually import eventually
 from tests.fakes.http_api import BODY, GPUS, ApiWorld, api_world
@@ -51,6 +52,17 @@ async def finalized(
 ) -> tuple[int, Any]:
     body = {key: text for key, text in {**BODY, **changes}.items() if text is not None}
     return await world.ask("POST", "/finalize", token, svid=svid, json=body)
+
+
+@pytest.mark.parametrize("insecure", [(), ("evaluation",)], ids=["real", "evaluation"])
+async def test_every_answer_of_an_evaluation_says_so(
+    tmp_path: Path, insecure: tuple[str, ...]
+) -> None:
+    async with api_world(tmp_path, insecure=insecure) as world, world.session() as client:
+        for path, status in (("/nodes", 401), ("/openapi.json", 200), ("/none", 404)):
+            async with client.get(path) as answer:
+                assert answer.status == status
+                assert answer.headers.getall(INSECURE_HEADER, []) == list(insecure)
 
 
 async def test_a_pod_confirms_its_gpus_and_may_say_so_twice(world: ApiWorld) -> None:

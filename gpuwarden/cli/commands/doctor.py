@@ -1,5 +1,6 @@
 """`gpuwarden doctor`: checks of an installation, from a workstation or from inside."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,17 +17,17 @@ from gpuwarden.cli.exec_plugin import SECONDS, run_plugin
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.kubeconfig import (
     Credentials,
+    access_by,
     has_kubeconfig,
     kubeconfig_files,
-    proxy_of,
     read_login,
 )
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.screen import has_colours
 from gpuwarden.cli.terminal import WIDTH, Tone, paragraph, shown
-from gpuwarden.doctor.access import Access, AccessError, pod_access
-from gpuwarden.doctor.api import Api
+from gpuwarden.cluster.access import Access, AccessError, pod_access
+from gpuwarden.cluster.api import ApiServer
 from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
 from gpuwarden.doctor.check import Outcome, Report, Result, judge
 from gpuwarden.doctor.facts import (
@@ -125,13 +126,15 @@ def _seconds(text: str) -> float:
 def _of_cluster(before: Facts, connection: Connection, *, place: str, pre: bool) -> Facts:
     """What the Kubernetes API tells; without a way to it, why there is none."""
     try:
-        api = Api(_access(connection), connection.timeout)
+        api = ApiServer(_access(connection), connection.timeout)
     except (AccessError, CliError) as error:
         return unreachable(before, str(error))
-    try:
-        return Cluster(api).facts(before, dry_run_namespace=place, pre=pre)
-    finally:
-        api.close()
+
+    async def ask_cluster() -> Facts:
+        async with api:
+            return await Cluster(api).facts(before, dry_run_namespace=place, pre=pre)
+
+    return asyncio.run(ask_cluster())
 
 
 def _access(connection: Connection) -> Access:
@@ -144,16 +147,7 @@ def _access(connection: Connection) -> Access:
     if login.plugin is not None:
         seconds = SECONDS if sys.stdin.isatty() else connection.timeout
         credentials = run_plugin(login.plugin, login, os.environ, seconds=seconds)
-    by_certificate = bool(credentials.certificate)
-    return Access(
-        login.server,
-        None if login.ca is None else login.ca.decode("ascii", "replace"),
-        None if by_certificate else f"Bearer {credentials.token}",
-        credentials.certificate or None,
-        credentials.key or None,
-        login.server_name or None,
-        proxy_of(login),
-    )
+    return access_by(login, credentials)
 
 
 def _of_controller(before: Facts, connection: Connection) -> Facts:

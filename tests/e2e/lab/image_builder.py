@@ -34,6 +34,8 @@ class Build:
     """Read-only files that RUN sees and no image keeps."""
     timestamp: int = 0
     """Seconds since 1970: when every file of the image was changed last."""
+    ignored: str = ""
+    """File that lists what is not sent to the builder; empty for `.dockerignore`."""
 
 
 class ImageBuilder:
@@ -68,9 +70,13 @@ class ImageBuilder:
         target.unlink(missing_ok=True)
         self._run("push", image, f"docker-archive:{target}:{image}")
 
+    def load(self, archive: Path, image: str) -> None:
+        """Take an image from a docker archive, whatever had its name before."""
+        self._run("pull", f"docker-archive:{archive}:{image}")
+
     def push(self, archive: Path, image: str, target: str) -> str:
         """A docker archive to a registry, with the credentials of `buildah login`; the digest."""
-        self._run("pull", f"docker-archive:{archive}:{image}")
+        self.load(archive, image)
         with tempfile.TemporaryDirectory() as folder:
             said = Path(folder) / "digest"
             to = f"docker://{target}"
@@ -105,6 +111,7 @@ def build_command(build: Build) -> Sequence[str]:
     """Arguments of buildah."""
     arguments = [f"--build-arg={name}={value}" for name, value in build.arguments.items()]
     mounts = [f"--volume={path}:{inside}:ro" for path, inside in build.mounts.items()]
+    ignored = [f"--ignorefile={build.ignored}"] if build.ignored else []
     return (
         "build",
         "--isolation=chroot",
@@ -114,6 +121,7 @@ def build_command(build: Build) -> Sequence[str]:
         f"--timestamp={build.timestamp}",
         *arguments,
         *mounts,
+        *ignored,
         f"--file={build.dockerfile}",
         f"--tag={build.image}",
         ".",

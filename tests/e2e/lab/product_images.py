@@ -32,6 +32,7 @@ PARTS = ("agent", "controller")
 _SENT = ("agent", "controller", "gpuwarden", "requirements", "LICENSE", ".dockerignore")
 _CA = "/run/package-index-ca.crt"
 _ARCHIVES = ("DEBIAN", "DEBIAN_SECURITY")
+_LOCKED = "DEBIAN_LOCKED"
 _FORMAT = "2"
 """Raised when what this module does to an image changes."""
 _KEPT = 3
@@ -60,8 +61,8 @@ class Facts:
     revision: str
     epoch: int
     """Seconds since 1970: when its files were changed last."""
-    archives: Mapping[str, str]
-    """Debian's archives of a moment, if somebody named them."""
+    debian: Mapping[str, str]
+    """Debian's archives of a moment, if somebody named them, and whether versions are locked."""
 
 
 def facts(environ: Mapping[str, str]) -> Facts:
@@ -71,6 +72,8 @@ def facts(environ: Mapping[str, str]) -> Facts:
         raise ImageBuildError(
             f"only {next(iter(archives))} is set: {' and '.join(_ARCHIVES)} go together"
         )
+    if environ.get(_LOCKED):
+        archives[_LOCKED] = environ[_LOCKED]
     return Facts(environ.get("REVISION", "unknown"), source_date_epoch(environ), archives)
 
 
@@ -103,7 +106,13 @@ def product_images(cache: Path | None = None) -> dict[str, ProductImage]:
     """
     cache = cache or cache_folder()
     told = facts(os.environ)
-    flags = [__version__, told.revision, str(told.epoch), *told.archives.values(), _FORMAT]
+    flags = [
+        __version__,
+        told.revision,
+        str(told.epoch),
+        *(f"{name}={text}" for name, text in told.debian.items()),
+        _FORMAT,
+    ]
     shelf = Shelf(cache, "images", key(sources(), flags))
     if not shelf.is_filled:
         with shelf.locked():
@@ -141,6 +150,22 @@ def pushed(images: Iterable[ProductImage], registry: str, cache: Path | None = N
 def _build(shelf: Shelf, cache: Path, told: Facts) -> None:
     if lines := missing(NEEDS):
         raise ImageBuildError(f"images need {'; '.join(lines)}")
+    builder = _builder_with_base(cache)
+    arguments, mounts = _index_in_a_container(machine_index())
+    with shelf.filling() as folder:
+        for part in PARTS:
+            name = image_name(part)
+            _say(f"{name}: building")
+            given = {**arguments, **told.debian, "BASE": BASE}
+            given |= {"VERSION": __version__, "REVISION": told.revision}
+            dockerfile = f"Dockerfile.{part}"
+            builder.build(Build(dockerfile, ROOT, name, given, mounts, told.epoch))
+            builder.export(name, folder / f"{part}.tar")
+    for old in old_builds(shelf.folder.parent, _KEPT):
+        shutil.rmtree(old)
+
+
+def _builder_with_base(cache: Path) -> ImageBuilder:
     builder = ImageBuilder(cache / "buildah")
     if not builder.has(BASE):
         _say(f"{BASE}: assembling from packages")
@@ -148,18 +173,39 @@ def _build(shelf: Shelf, cache: Path, told: Facts) -> None:
             debian_base.assemble(Path(folder), debian_base.machine_sources())
             Path(folder).chmod(0o755)
             builder.add_base(BASE, Path(folder))
-    arguments, mounts = _index_in_a_container(machine_index())
-    with shelf.filling() as folder:
-        for part in PARTS:
-            name = image_name(part)
-            _say(f"{name}: building")
-            given = {**arguments, **told.archives, "BASE": BASE}
-            given |= {"VERSION": __version__, "REVISION": told.revision}
-            dockerfile = f"Dockerfile.{part}"
-            builder.build(Build(dockerfile, ROOT, name, given, mounts, told.epoch))
-            builder.export(name, folder / f"{part}.tar")
-    for old in old_builds(shelf.folder.parent, _KEPT):
-        shutil.rmtree(old)
+    return builder
+
+
+def evaluation_image(cache: Path | None = None) -> ProductImage:
+    """The agent with made-up GPUs, on the agent's image; builds what the cache lacks.
+
+    ImageBuildError or BaseImageError where it cannot be built.
+    """
+    cache = cache or cache_folder()
+    agent = product_images(cache)["agent"]
+    dockerfile = "Dockerfile.evaluation"
+    files = [*_files(ROOT / "sandbox"), ROOT / dockerfile]
+    named = [(str(path.relative_to(ROOT)), path.read_bytes()) for path in files]
+    shelf = Shelf(cache, "evaluation", key(named, [agent.archive.parent.name]))
+    image = ProductImage(image_name("agent-evaluation"), shelf.folder / "agent-evaluation.tar")
+    if not shelf.is_filled:
+        with Shelf(cache, "images", "").locked():  # one builder works with the store at a time
+            builder = _builder_with_base(cache)
+            builder.load(agent.archive, agent.name)
+            _say(f"{image.name}: building")
+            given = {"BASE": BASE, "AGENT": agent.name}
+            build = Build(
+                dockerfile,
+                ROOT,
+                image.name,
+                given,
+                timestamp=facts(os.environ).epoch,
+                ignored=f"{dockerfile}.dockerignore",
+            )
+            builder.build(build)
+            with shelf.filling() as folder:
+                builder.export(image.name, folder / image.archive.name)
+    return image
 
 
 def old_builds(folder: Path, kept: int) -> Sequence[Path]:
@@ -200,9 +246,12 @@ def main() -> int:
     """Build; say where archives and bills of materials are and how large the images are; push."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.lab.product_images")
     parser.add_argument("--push", metavar="REGISTRY", help="where to, such as ghcr.io/example")
+    parser.add_argument("--evaluation", action="store_true", help="the evaluation's agent, too")
     parsed = parser.parse_args()
     try:
         images = product_images()
+        if parsed.evaluation:
+            images["agent-evaluation"] = evaluation_image()
         for image in images.values():
             write_bill(image.archive, image.name, image.bill, source_date_epoch(os.environ))
         names = pushed(images.values(), parsed.push) if parsed.push else []

@@ -30,6 +30,10 @@ spire:
 policy:
   file: /etc/gpuwarden/policy/policy.yaml
 enforcement: {{ .Values.enforcement }}
+{{- if .Values.evaluation.enabled }}
+evaluation:
+  enabled: true
+{{- end }}
 protection: {{ ternary "cluster" "namespaces" .Values.protection.enabled }}
 scheduling:
   mode: {{ .Values.scheduling.mode }}

@@ -27,6 +27,13 @@ def device(*, part: bool = False, host: dict[str, Any] | None = None, **changes:
 H100 = device()
 
 
+def test_a_made_up_driver_is_compared_by_the_version_that_it_claims() -> None:
+    shown = device(host={"driver": "570.86.10+evaluation"})
+    assert parse_selector("driver>=570.86").matches(shown.fact)
+    assert parse_selector("driver=570.86.10").matches(shown.fact)
+    assert not parse_selector("driver>570.86.10").matches(shown.fact)
+
+
 @pytest.mark.parametrize(
     "text",
     [

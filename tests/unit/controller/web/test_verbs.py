@@ -131,6 +131,7 @@ def test_static_hashes_are_marked_in_every_reason() -> None:
     }
     assert verbs.insecure == ("static-hashes",)
     assert World().verbs().insecure == ()
+    assert replace(verbs, evaluation=True).insecure == ("evaluation", "static-hashes")
 
 
 def decided(answer: Answer) -> tuple[Record, dict[ReasonCode, int]]:

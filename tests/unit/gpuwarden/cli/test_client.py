@@ -17,6 +17,7 @@ from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import Connection
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.wire.v1 import fleet_pb2 as pb
 from tests.builders.ca import SpiffeCa, plain_key
 from tests.fakes.fleet_server import FakeFleetServer
 from tests.unit.gpuwarden.cli.conftest import Cli
@@ -51,6 +52,20 @@ def test_no_answer_in_time(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.hangs = True
     ran = ask("nodes", "--timeout", "0.2")
     assert (ran.code, ran.err) == (124, "gpuwarden: no answer in time; see --timeout\n")
+
+
+@pytest.mark.parametrize(
+    "command", [("nodes",), ("nodes", "-w"), ("gpus", "-o", "json")], ids=" ".join
+)
+def test_a_notice_of_the_controller_is_printed_once(
+    ask: Cli, fleet: FakeFleetServer, command: tuple[str, ...]
+) -> None:
+    fleet.notice = "EVALUATION: nothing is proven"
+    fleet.changes = [pb.WatchNodesResponse(node=pb.Node(name=name)) for name in ("a", "b")]
+    ran = ask(*command)
+    assert ran.err.startswith("*** EVALUATION: nothing is proven ***\n")
+    assert ran.err.count("***") == 2
+    assert "***" not in ran.out
 
 
 READER = "spiffe://example.org/gpuwarden/inspector/alice"

@@ -244,7 +244,7 @@ async def test_an_api_server_of_another_ca_gets_no_token(
     path.write_text(json.dumps(document))
     error = await refused(path)
     assert error.code is ExitCode.NOT_REACHABLE
-    assert "its certificate: " in str(error)
+    assert "its certificate is not accepted: " in str(error)
     assert api.requests == []
 
 
@@ -253,8 +253,8 @@ async def test_an_api_server_of_another_ca_gets_no_token(
     [
         (503, b"", "it answered 503"),
         (301, b"", "it answered 301"),
-        (200, b"not JSON", "an answer that is not JSON"),
-        (200, b"[]", "an answer that is no object"),
+        (200, b"not JSON", "an answer that is no JSON object"),
+        (200, b"[]", "an answer that is no JSON object"),
         (200, b" " * ((4 << 20) + 1), "an answer of more than 4194304 bytes"),
     ],
 )

@@ -69,7 +69,7 @@ def test_a_fault_is_found(fault: Fault, sound: Facts, bare: Facts) -> None:
     if found.outcome in {FAILED, WARNING}:
         assert found.expected
         assert re.match(
-            "(kubectl|gpuwarden|spire-server|openssl|chronyc|nvidia-ctk) ", found.command
+            "(kubectl|helm|gpuwarden|spire-server|openssl|chronyc|nvidia-ctk) ", found.command
         )
         assert "\n" not in found.command
 

@@ -120,7 +120,7 @@ def test_the_library_is_built_once(tmp_path: Path) -> None:
 def test_a_failing_compiler_says_why(tmp_path: Path) -> None:
     compiler = building.Compiler(("/bin/sh", "-c", "echo no room >&2; exit 3"), {})
     with pytest.raises(BuildError, match="ended with 3: no room"):
-        building._compile(compiler, tmp_path)
+        building._compile(compiler, (), tmp_path)
     assert not (tmp_path / LIBRARY).exists()
 
 

@@ -77,6 +77,12 @@ def test_a_build_pulls_nothing_and_needs_no_daemon() -> None:
     } <= set(command)
 
 
+def test_what_is_not_sent_to_the_builder_may_be_listed_elsewhere() -> None:
+    assert not [x for x in build_command(Build("D", Path("/src"), "x:1")) if "ignore" in x]
+    build = Build("D", Path("/src"), "x:1", ignored="D.dockerignore")
+    assert "--ignorefile=D.dockerignore" in build_command(build)
+
+
 def tree(root: Path) -> Path:
     for name in ("agent", "controller", "gpuwarden", "requirements", "sandbox"):
         (root / name).mkdir(parents=True)
@@ -164,6 +170,11 @@ def test_the_archive_of_a_moment_is_named_whole_or_not_at_all() -> None:
             ImageBuildError, match=f"only {name} is set: DEBIAN and DEBIAN_SECURITY"
         ):
             facts({name: value})
+
+
+def test_a_locked_build_is_another_image() -> None:
+    assert facts({"DEBIAN_LOCKED": "1"}).debian == {"DEBIAN_LOCKED": "1"}
+    assert facts({"DEBIAN_LOCKED": ""}).debian == {}
 
 
 def test_times_in_an_image_are_zero_unless_somebody_says() -> None:

@@ -1,0 +1,1 @@
+"""The Kubernetes API as the command line reaches it: a way in, and calls."""
