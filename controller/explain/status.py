@@ -24,6 +24,8 @@ class Installation:
     replicas: tuple[str, ...] = ()
     """All that the cluster runs; empty without a cluster."""
     leads: bool = False
+    evaluation: bool = False
+    """Whether GPUs may be made up and nothing is proven."""
     alarms: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """Nodes whose agents accuse an audit log, with the codes."""
     listeners: tuple[ListenerState, ...] = ()

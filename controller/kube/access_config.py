@@ -26,6 +26,8 @@ AUTHORITY_KEY: Final = "ca.crt"
 TOKENS_KEY: Final = "tokens-port"
 CERTIFICATES_KEY: Final = "certificates-port"
 EVERY_S: Final = 60.0
+SOON_S: Final = 1.0
+"""Until this replica leads, and while it is not known what to write."""
 LASTS_NS: Final = 600 * NS_PER_S
 """For so long the client CAs count after they were read."""
 _MAX_BYTES: Final = 1 << 20
@@ -134,6 +136,7 @@ class AccessDocument:
         wanted: Callable[[], dict[str, str] | None],
         leads: Callable[[], bool],
         every_s: float = EVERY_S,
+        soon_s: float = SOON_S,
     ) -> None:
         """`wanted` is None while it is not known; blocks for a small file."""
         self._api = api
@@ -141,6 +144,7 @@ class AccessDocument:
         self._wanted = wanted
         self._leads = leads
         self._every_s = every_s
+        self._soon_s = soon_s
         self._trouble: str | None = None
 
     def warning(self) -> str | None:
@@ -150,15 +154,14 @@ class AccessDocument:
     async def follow(self) -> NoReturn:
         """Compare it again and again."""
         while True:
-            if self._leads():
-                await self.write()
-            await asyncio.sleep(self._every_s)
+            is_compared = self._leads() and await self.write()
+            await asyncio.sleep(self._every_s if is_compared else self._soon_s)
 
-    async def write(self) -> None:
-        """Write what differs, once."""
+    async def write(self) -> bool:
+        """Write what differs, once; False where nobody knows what it should be."""
         wanted = self._wanted()
         if wanted is None:
-            return
+            return False
         try:
             found = _data_in(await self._api.get(CONFIG_MAPS, ACCESS_NAME, self._namespace))
             if any(found.get(key) != text for key, text in wanted.items()):
@@ -166,5 +169,6 @@ class AccessDocument:
                 await self._api.patch(CONFIG_MAPS, ACCESS_NAME, patch, self._namespace)
         except ApiError as error:
             self._trouble = str(error)
-            return
+            return True
         self._trouble = None
+        return True

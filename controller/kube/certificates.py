@@ -1,8 +1,9 @@
 """Certificates that gpuwarden manages itself, kept in the Kubernetes API and copied into files.
 
-The leader writes what `controller.certificates.plan` says. Every replica copies the leaves of its
-listeners into files, which the listeners follow. No decision about trust in nodes depends on it.
-What cannot be read is a fault that names the object; nothing is written over it.
+The leader writes what `controller.certificates.plan` says, and a replica that has waited for it in
+vain: each write is conditional, so two do not undo each other's. Every replica copies the leaves of
+its listeners into files, which the listeners follow. No decision about trust in nodes depends on
+it. What cannot be read is a fault that names the object; nothing is written over it.
 """
 
 import asyncio
@@ -66,6 +67,9 @@ from gpuwarden.telemetry.names import Event
 POLL_S: Final = 10.0
 FIRST_POLL_S: Final = 0.5
 """Before the files of every listener are there."""
+STARVED_S: Final = 20.0
+"""So long a replica that waits for its first files leaves writing to the leader: one of another
+configuration (certificates by others, an older version) leads on and makes none."""
 _MOST_PASSES: Final = 8
 """In a row, each by what the one before has left; a first installation takes four."""
 _ACTOR: Final = "controller"
@@ -115,6 +119,7 @@ class ManagedCertificates:
             gauge = instruments.gauge(names.MANAGED_CERTIFICATE_EXPIRY).labels(name)
             gauge.set_function(partial(self._seconds_left, name))
         self._faults: tuple[str, ...] = ()
+        self._began_ns: int | None = None
         self.complete = asyncio.Event()
         """The files of every listener are there."""
 
@@ -130,10 +135,12 @@ class ManagedCertificates:
             await asyncio.sleep(seconds * (1.0 + self._jitter() / 5))
 
     async def reconcile(self) -> None:
-        """Write what is due, if this replica leads; then copy what is stored into files."""
+        """Write what is due, if this replica is to; then copy what is stored into files."""
         faults: list[str] = []
+        if self._began_ns is None:
+            self._began_ns = self._clock.boottime_ns()
         try:
-            if self._leads():
+            if self._writes_now():
                 faults += await self._lead()
             faults += await self._copy()
         except ApiError as error:
@@ -191,7 +198,15 @@ class ManagedCertificates:
             if leaf.is_issued_by(authority):
                 self._ends[AUTHORITY] = wall_ns(authority.not_valid_after_utc)
 
-    # --- the leader
+    # --- the leader, or who has waited for it in vain
+
+    def _writes_now(self) -> bool:
+        return self._leads() or self._is_starved()
+
+    def _is_starved(self) -> bool:
+        if self._began_ns is None or not self._missing():
+            return False
+        return self._clock.boottime_ns() - self._began_ns >= STARVED_S * NS_PER_S
 
     async def _lead(self) -> list[str]:
         found = Plan()
@@ -208,7 +223,7 @@ class ManagedCertificates:
     async def _write(self, write: Write) -> bool | str:
         """Whether it was taken; a fault where it could not be. Raises ApiError for no answer."""
         request = write_request(write, self._namespace)
-        if not self._leads():
+        if not self._writes_now():
             return False
         try:
             if request.is_new:

@@ -44,8 +44,8 @@ def managed_certificates(
             "certificates.selfManaged.enabled: true, expected false where the Kubernetes API is"
             " not used, because they are kept in Secrets"
         )
-    used = (settings.admission.tls.cert, settings.extender.tls.cert, settings.api.tls.cert)
-    found = (managed_listener(settings, one) for one in used)
+    sections = (settings.admission, settings.extender, settings.api, settings.access)
+    found = (managed_listener(settings, one.tls.cert) for one in sections)
     return cluster.managed_certificates(
         CertificateFiles(section.folder),
         terms=Terms(

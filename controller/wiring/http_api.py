@@ -264,7 +264,7 @@ def _status(around: Around) -> StatusView:
         not_ready="; ".join(now.reasons),
         warnings=list(now.warnings),
         enforcement=here.enforcement,
-        evaluation=False,  # no setting says so yet
+        evaluation=here.evaluation,
         leads=here.leads,
         replicas=list(here.replicas),
         alarms={x: list(codes) for x, codes in here.alarms.items()},

@@ -4,6 +4,7 @@ Constructs and connects only. Must not know what is answered to them.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -21,6 +22,7 @@ from controller.rpc.people import certificate_person, token_person
 from controller.rpc.server import AddService, RpcServer, people_server
 from controller.settings import ControllerSettings
 from controller.web.tls import Reload, ServingTls, TlsFiles
+from controller.wiring.certificates import tls_files
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
 from gpuwarden.identity.server_credentials import ServerPem, pem_credentials
@@ -43,13 +45,14 @@ class PeopleAccess:
         clock: Clock,
         recorder: PeopleRecorder,
     ) -> None:
-        """Raises TlsFilesError for files that cannot serve."""
+        """Raises TlsFilesError for files that cannot serve; `servers` reads what comes later."""
         self._settings = settings
         self._clock = clock
         self._recorder = recorder
-        self._tls = ServingTls(files)
+        self._files = files
+        self._tls = None if files.may_come_later else ServingTls(files)
         self._reported: str | None = None
-        recorder.show_certificate(self._tls.seconds_left)
+        recorder.show_certificate(self._seconds_left)
         self.roles = Roles(
             AccessReviews(
                 cluster.access_reviewer(),
@@ -73,20 +76,24 @@ class PeopleAccess:
     def servers(
         self, services: tuple[AddService, ...], observer: CallObserver, notice: str
     ) -> tuple[RpcServer, RpcServer]:
-        """The server that takes tokens and the one that takes certificates; not started."""
+        """The server that takes tokens and the one that takes certificates; not started.
+
+        Raises TlsFilesError for files that may come later and have not.
+        """
+        tls = self._tls = self._tls or ServingTls(self._files)
         listen = self._settings.listen
         serve = partial(self._server, services=services, observer=observer, notice=notice)
         by_token = serve(
             "accessTokens",
             str(listen.access_tokens),
             token_person(self._tokens, self.roles),
-            self._without_clients,
+            partial(self._without_clients, tls),
         )
         by_certificate = serve(
             "accessCertificates",
             str(listen.access_certificates),
             certificate_person(self._client_cas.now, self.roles),
-            self._with_clients,
+            partial(self._with_clients, tls),
         )
         self._ports = {
             TOKENS_KEY: by_token.address.rpartition(":")[2],
@@ -107,7 +114,8 @@ class PeopleAccess:
     def warnings(self) -> tuple[str, ...]:
         """What somebody should know of these listeners."""
         document = None if self._document is None else self._document.warning()
-        texts = (self._tls.warning(), self._client_cas.warning(), document)
+        certificate = None if self._tls is None else self._tls.warning()
+        texts = (certificate, self._client_cas.warning(), document)
         return tuple(f"access: {text}" for text in texts if text is not None)
 
     def _server(
@@ -141,10 +149,10 @@ class PeopleAccess:
 
     # --- on gRPC's threads: values that the event loop replaces as a whole
 
-    def _without_clients(self) -> ServerPem:
-        return ServerPem(*self._tls.pem)
+    def _without_clients(self, tls: ServingTls) -> ServerPem:
+        return ServerPem(*tls.pem)
 
-    def _with_clients(self) -> ServerPem | None:
+    def _with_clients(self, tls: ServingTls) -> ServerPem | None:
         roots = self._client_cas.now()
         if not roots:
             return None
@@ -152,12 +160,15 @@ class PeopleAccess:
         if known is not roots:
             pem = b"".join(one.public_bytes(Encoding.PEM) for one in roots)
             self._roots_pem = (roots, pem)
-        return ServerPem(*self._tls.pem, pem)
+        return ServerPem(*tls.pem, pem)
 
     # --- certificates
 
+    def _seconds_left(self) -> float:
+        return math.nan if self._tls is None else self._tls.seconds_left()
+
     async def _watch_certificates(self) -> None:
-        while True:
+        while self._tls is not None:
             await asyncio.sleep(_RELOAD_S)
             found, error = self._tls.reload(), self._tls.last_error
             if found is Reload.CHANGED or (error is not None and error != self._reported):
@@ -190,5 +201,5 @@ def people_access(
     tls = settings.access.tls
     if cluster is None or tls.cert is None or tls.key is None:
         return None
-    files = TlsFiles(tls.cert, tls.key)
+    files = tls_files(settings, tls.cert, tls.key, None)
     return PeopleAccess(settings, files, cluster, clock=clock, recorder=recorder)

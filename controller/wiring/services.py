@@ -112,6 +112,7 @@ def installation(
         protection=settings.protection.value,
         replicas=() if cluster is None else cluster.pods.replicas(settings.kubernetes.namespace),
         leads=cluster is not None and cluster.leadership.leads(),
+        evaluation=settings.evaluation.enabled,
         alarms=alarms.accusing(),
         listeners=conditions.state.listeners(),
         spire=conditions.spire(conditions.clock.boottime_ns()),

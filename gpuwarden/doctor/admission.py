@@ -57,6 +57,8 @@ _EXPECTED: Final = (
         _BINDINGS,
     ),
 )
+_LISTENER: Final = "admission"
+_NONE: Final = "there are no webhooks"
 _VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _CAUSES: Final = (
     ("no endpoints available", "no controller that is ready stands behind the Service"),
@@ -73,10 +75,31 @@ _CAUSES: Final = (
 
 def webhooks_are_registered(facts: Facts) -> Verdict:
     """Whether the API server asks about every resource that matters, and refuses without answer."""
+    if _are_left_out(facts):
+        return warned(
+            "none, and the controller serves none: nodes are filtered, and no pod is promised GPUs",
+            "the webhooks, unless you mean it",
+            _APPLY,
+        )
     wrong = list(_wrong_webhooks(facts))
     if wrong:
         return failed("; ".join(wrong), "the webhooks of components/admission", _APPLY)
+    others = set().union(*map(_excluded, _webhooks(facts))) - INFRASTRUCTURE - {facts.namespace}
+    if others:
+        return warned(
+            f"pods of {some(others)} start without gpuwarden",
+            "nothing but infrastructure among them",
+            "kubectl get mutatingwebhookconfigurations gpuwarden-pods -o yaml",
+        )
     return passed("pods, ephemeral containers and both ways of binding")
+
+
+def _are_left_out(facts: Facts) -> bool:
+    """Whether gpuwarden was installed without them: nobody serves and nobody calls any."""
+    status = facts.status.value
+    if status is None or any(one.name == _LISTENER for one in status.listeners):
+        return False
+    return all(facts.named(collection, name) is None for collection, name, _, _ in _EXPECTED)
 
 
 def _wrong_webhooks(facts: Facts) -> Iterator[str]:
@@ -101,9 +124,19 @@ def _wrong_webhooks(facts: Facts) -> Iterator[str]:
                 policy = policy or facts.status.get().enforcement
                 if policy != "report":
                     yield f"{name} ({kind}) has failurePolicy: {webhook['failurePolicy']}"
-            strange = _excluded(webhook) - INFRASTRUCTURE - {facts.namespace}
-            if strange:
-                yield f"{name} ({kind}) leaves out {some(strange)}"
+            enforced = _excluded(webhook) & _enforced(facts)
+            if enforced:
+                yield f"{name} ({kind}) leaves out {some(enforced)}"
+
+
+def _webhooks(facts: Facts) -> Iterator[Object]:
+    for collection, configuration, _, _ in _EXPECTED:
+        yield from (facts.named(collection, configuration) or {}).get("webhooks") or ()
+
+
+def _enforced(facts: Facts) -> set[str]:
+    found = facts.all(NAMESPACES)
+    return {name_of(one) for one in found if labels_of(one).get(ENFORCE) == "true"}
 
 
 def _calls(webhook: Object) -> Iterator[tuple[str, str]]:
@@ -134,7 +167,7 @@ def bundle_verifies_what_is_served(facts: Facts) -> Verdict:
     if empty:
         expected = "the certificates of the authority, in base64, in every clientConfig.caBundle"
         return failed(f"no caBundle: {some(empty)}", expected, command)
-    chain = certificates_in(_listener(facts, "admission").certificates.encode())
+    chain = certificates_in(_listener(facts, _LISTENER).certificates.encode())
     for one in ways:
         fault = fault_of_chain(chain, one.bundle, one.name, facts.now.get())
         if fault is not None:
@@ -213,7 +246,7 @@ def certificates_last(facts: Facts) -> Verdict:
 
 def api_server_shows_a_certificate(facts: Facts) -> Verdict:
     """Whether the webhooks know who calls them, and for how long."""
-    listener = _listener(facts, "admission")
+    listener = _listener(facts, _LISTENER)
     if not listener.demands_certificate:
         return warned(
             "the webhooks demand none: whoever reaches their port may ask about pods of its own"
@@ -251,6 +284,8 @@ def a_pod_is_mutated(facts: Facts) -> Verdict:
     found = facts.asking_pod.get()
     if _is_report(facts):
         return not_checked("enforcement is report: nothing is patched")
+    if _are_left_out(facts):
+        return not_checked(_NONE)
     if found.status >= _ERRORS:
         return _refused(facts, found, "a pod that is admitted")
     containers = found.answer["spec"]["containers"]
@@ -270,6 +305,8 @@ def a_wrong_pod_is_refused(facts: Facts) -> Verdict:
         return passed(ReasonCode.REQ_INVALID.value)
     if _is_report(facts):
         return not_checked("enforcement is report: nothing is refused")
+    if _are_left_out(facts):
+        return not_checked(_NONE)
     if found.status >= _ERRORS:
         return _refused(facts, found, f"a refusal with {ReasonCode.REQ_INVALID}")
     seen = "a pod was admitted whose requirement cannot be read"
@@ -348,8 +385,9 @@ ADMISSION: Final = Group(
             "webhooks-registered",
             "the webhooks are registered for all resources",
             "Pods and their ephemeral containers, `pods/binding` and the old resource `bindings`,"
-            " each in enforced and in other namespaces, with `failurePolicy: Fail`. No namespaces"
-            " are left out but the cluster's own.",
+            " each in enforced and in other namespaces, with `failurePolicy: Fail`. No enforced"
+            " namespace is left out; others beside the cluster's own are a warning. So is an"
+            " installation without webhooks.",
             webhooks_are_registered,
             "admission.md#install",
         ),

@@ -294,8 +294,8 @@ class SelfManagedSettings:
         Spec(
             keys.BOOLEAN,
             "whether gpuwarden makes and renews the certificates of its listeners and of the"
-            " scheduler itself; `extender.tls`, `admission.tls` and `api.tls` then name files in"
-            " `folder`",
+            " scheduler itself; `extender.tls`, `admission.tls`, `api.tls` and `access.tls` then"
+            " name files in `folder`",
         ),
     ] = False
     folder: Annotated[

@@ -95,11 +95,16 @@ def rules(webhook: Any, resource: str) -> None:
         rule["resources"] = [x for x in rule["resources"] if x != resource]
 
 
-def leave_out(webhook: Any) -> None:
-    (only,) = (
-        x for x in webhook["namespaceSelector"]["matchExpressions"] if "metadata" in x["key"]
-    )
-    only["values"].append("team-a")
+def leave_out(name: str) -> Callable[[Any], None]:
+    """A webhook is not asked about a namespace."""
+
+    def inject(webhook: Any) -> None:
+        (only,) = (
+            x for x in webhook["namespaceSelector"]["matchExpressions"] if "metadata" in x["key"]
+        )
+        only["values"].append(name)
+
+    return inject
 
 
 def bundle(text: str, *, of: int = 0) -> Callable[[Facts], Facts]:

@@ -12,6 +12,7 @@ from gpuwarden.doctor.facts import (
     VALIDATING,
     DryRun,
     Fact,
+    Facts,
     LogVerdict,
 )
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -44,7 +45,35 @@ from tests.builders.doctor_faults import (
     webhook,
 )
 
+
+def without_webhooks(facts: Facts) -> Facts:
+    """Installed without them: a pod is created as it is asked for."""
+    listeners = [x for x in facts.status.get().listeners if x.name != "admission"]
+    pod = Fact(DryRun(201, {"spec": {"containers": [{"name": "doctor"}]}}))
+    found = told(without(without(facts, MUTATING), VALIDATING), listeners=listeners)
+    return replace(found, asking_pod=pod, wrong_pod=pod)
+
+
 FAULTS = [
+    Fault("webhooks-registered", without_webhooks, WARNING, "^none, and the controller serves"),
+    Fault("webhooks-ca", without_webhooks, NOT_CHECKED, "^no webhook is registered$"),
+    Fault("pod-mutated", without_webhooks, NOT_CHECKED, "^there are no webhooks$"),
+    Fault("pod-refused", without_webhooks, NOT_CHECKED, "^there are no webhooks$"),
+    Fault(
+        "webhooks-registered",
+        lambda x: without(without(x, MUTATING), VALIDATING),
+        FAILED,
+        "^no mutating gpuwarden-pods; ",
+    ),
+    Fault(
+        "webhooks-registered",
+        lambda x: replace(
+            without_webhooks(x),
+            objects={**x.objects, VALIDATING: x.objects[VALIDATING], MUTATING: Fact(())},
+        ),
+        FAILED,
+        "^no mutating gpuwarden-pods; ",
+    ),
     Fault(
         "webhooks-registered",
         lambda x: without(x, VALIDATING),
@@ -89,9 +118,15 @@ FAULTS = [
     ),
     Fault(
         "webhooks-registered",
-        lambda x: changed(x, MUTATING, "gpuwarden-pods", webhook(0, leave_out)),
+        lambda x: changed(x, MUTATING, "gpuwarden-pods", webhook(0, leave_out("team-a"))),
         FAILED,
         "leaves out team-a$",
+    ),
+    Fault(
+        "webhooks-registered",
+        lambda x: changed(x, MUTATING, "gpuwarden-pods", webhook(0, leave_out("gpu-operator"))),
+        WARNING,
+        "^pods of gpu-operator start without gpuwarden$",
     ),
     Fault(
         "webhooks-ca",

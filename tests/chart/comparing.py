@@ -1,17 +1,17 @@
 """What deploy/kustomize and the chart make of the same wishes, in a form that can be compared."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from tests.chart.rendering import CA, REQUIRED, Object, Values, render
+from tests.chart.rendering import CA, REQUIRED, Object, Values, annotations, render
 from tests.deploy.manifests import KUSTOMIZE, rendered
 
 DEPLOY: Final = KUSTOMIZE.parent
-COMPONENTS: Final = ("extender", "admission", "http-api")
+COMPONENTS: Final = ("extender", "admission", "http-api", "workstation")
 SAME: Final[Values] = {
     **REQUIRED,
     "certificates": {"mode": "given", "caBundle": CA},
@@ -38,7 +38,7 @@ def of_chart() -> dict[Key, Object]:
 def of_kustomize(folder: Path) -> dict[Key, Object]:
     """What kubectl makes of the base, its components, scheduler and policies."""
     up = Path(*[".."] * len(folder.parts[1:]))
-    resources = ("kustomize/base", "scheduler", "policy", "policy/protection")
+    resources = ("kustomize/base", "scheduler", "policy", "policy/protection", "doctor")
     parts = {
         "resources": [str(up / (DEPLOY / x).relative_to("/")) for x in resources],
         "components": [
@@ -47,11 +47,6 @@ def of_kustomize(folder: Path) -> dict[Key, Object]:
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(parts))
     return {key(x): _plain(x) for x in rendered(folder)}
-
-
-def annotations(x: Object) -> Mapping[str, str]:
-    found: Mapping[str, str] = x["metadata"].get("annotations") or {}
-    return found
 
 
 def key(x: Object) -> Key:

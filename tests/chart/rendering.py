@@ -121,6 +121,12 @@ def one(found: list[Object], kind: str, name: str) -> Object:
     return only
 
 
+def annotations(found: Object) -> Mapping[str, str]:
+    """Its annotations."""
+    noted: Mapping[str, str] = found["metadata"].get("annotations") or {}
+    return noted
+
+
 def pods(found: list[Object]) -> dict[str, Object]:
     """`Kind/name` -> the spec of its pods."""
     specs: dict[str, Object] = {}

@@ -41,7 +41,7 @@ MEANT: Final[Mapping[Key, Mapping[str, str]]] = {
     "ValidatingWebhookConfiguration/gpuwarden-pods": {"/webhooks/.*/caBundle": "a value"},
     "StatefulSet/gpuwarden-controller": {
         f"{_POD}/containers/controller/env/GPUWARDEN_.*": "in the settings' file; compared below",
-        f"{_POD}/containers/controller/volumeMounts/(admission|api|extender)/mountPath": (
+        f"{_POD}/containers/controller/volumeMounts/(access|admission|api|extender)/mountPath": (
             "one folder for all listeners; compared below"
         ),
     },

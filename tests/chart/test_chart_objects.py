@@ -30,9 +30,11 @@ from tests.chart.rendering import (
 )
 from tests.deploy.manifests import KUSTOMIZE
 from tests.deploy.manifests import objects as deployed
+from tests.e2e.lab.upstreams import SPIRE, SPIRE_CONTROLLER_MANAGER, upstream
 
 AGENT_POD = "DaemonSet/gpuwarden-agent"
 CONTROLLER_POD = "StatefulSet/gpuwarden-controller"
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 SPIRE_API = ("spire.spiffe.io/v1alpha1",)
 
 
@@ -316,6 +318,21 @@ def test_a_bundled_spire_is_the_one_that_everybody_uses() -> None:
     assert len(entries) == 4
 
 
+def test_a_bundled_spire_is_of_the_versions_that_the_lab_runs() -> None:
+    images = {
+        container["image"]
+        for spec in pods(rendered("bundled-spire")).values()
+        for container in spec["containers"]
+        if container["image"].startswith("ghcr.io/spiffe/")
+    }
+    spire, manager = (upstream(x).version for x in (SPIRE, SPIRE_CONTROLLER_MANAGER))
+    assert images == {
+        f"ghcr.io/spiffe/spire-server:{spire}",
+        f"ghcr.io/spiffe/spire-agent:{spire}",
+        f"ghcr.io/spiffe/spire-controller-manager:{manager}",
+    }
+
+
 def test_other_entries_are_another_job() -> None:
     def names(**values: Any) -> set[str]:
         found = chart(spire={"mode": "bundled", **values})
@@ -325,6 +342,8 @@ def test_other_entries_are_another_job() -> None:
     assert len(names()) == 1
     assert names() == names()
     assert names() & names(people=True) == set()
+    other = chart(spire={"mode": "bundled"}, kubectl={"image": {"tag": "v1.36.0"}})
+    assert names() & {x["metadata"]["name"] for x in objects(other, "Job")} == set()
 
 
 # --- certificates
@@ -349,7 +368,10 @@ def test_cert_manager_makes_what_pods_mount() -> None:
         "gpuwarden-extender-server",
         "gpuwarden-extender-client",
         "gpuwarden-api-server",
+        "gpuwarden-access-server",
     } <= made
+    access = one(found, "Certificate", "gpuwarden-access-server")["spec"]
+    assert f"gpuwarden-access.{NAMESPACE}.svc" in access["dnsNames"]
     issuers = {x["metadata"]["name"] for x in objects(found, "Issuer")}
     assert {x["spec"]["issuerRef"]["name"] for x in objects(found, "Certificate")} == issuers
     for configuration in objects(found, "MutatingWebhookConfiguration"):
@@ -549,11 +571,13 @@ def test_uninstallation_begins_with_what_would_keep_pods_waiting() -> None:
         for x in found
         if x["kind"] in blocking
     }
-    assert removed == there
+    test = f"pods/{one(found, 'Pod', 'gpuwarden-helm-test')['metadata']['name']}"
+    assert removed == {*there, test}
     assert "--ignore-not-found" in container["args"]
     granted = {
-        f"{resource}.{group}/{name}"
-        for rule in one(found, "ClusterRole", "gpuwarden-clean-up")["rules"]
+        f"{resource}.{group}/{name}" if group else f"{resource}/{name}"
+        for kind in ("ClusterRole", "Role")
+        for rule in one(found, kind, "gpuwarden-clean-up")["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for name in rule["resourceNames"]
@@ -600,29 +624,70 @@ def test_reservation_keys_are_as_controllers_read_them() -> None:
     assert again["data"] != secret["data"]
 
 
-def test_helm_test_is_the_doctor() -> None:
-    pod = one(rendered("default"), "Pod", "gpuwarden-helm-test")
+def test_helm_test_is_the_doctor_that_comes_in_as_people_do() -> None:
+    found = chart()
+    pod = one(found, "Pod", "gpuwarden-helm-test")
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    arguments = pod["spec"]["containers"][0]["args"]
-    assert arguments[arguments.index("--") + 1 :] == ["gpuwarden", "doctor", "--wait", "5m"]
-    assert one(rendered("default"), "StatefulSet", "gpuwarden-controller")
-    assert "gpuwarden-controller-0" in arguments
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == pods(found)[CONTROLLER_POD]["containers"][0]["image"]
+    told = (*container["command"], *container["args"])
+    assert told == ("gpuwarden", "doctor", "--wait", "5m", "--namespace", NAMESPACE)
+    (file,) = [x["value"] for x in container["env"] if x["name"] == "KUBECONFIG"]
+    volumes = {x["name"]: x for x in pod["spec"]["volumes"]}
+    (mount,) = [x for x in container["volumeMounts"] if file.startswith(f"{x['mountPath']}/")]
+    name = volumes[mount["name"]]["configMap"]["name"]
+    text = one(found, "ConfigMap", name)["data"][file.rpartition("/")[2]]
+    login = parsed_login(text)
+    assert login == ("https://kubernetes.default.svc", f"{SERVICE_ACCOUNT}/ca.crt")
+    (folder,) = [x["name"] for x in container["volumeMounts"] if not x.get("readOnly")]
+    assert volumes[folder]["emptyDir"]["medium"] == "Memory"
 
 
-def test_who_may_enter_a_controller_is_gone_after_the_test() -> None:
-    names = {
-        (x["kind"], rule["verbs"][-1])
-        for x in rendered("default")
-        for rule in x.get("rules") or ()
-        if "pods/exec" in rule.get("resources", ())
+def parsed_login(text: str) -> tuple[str, str]:
+    """Server and authority of the kubeconfig's context, which has the account's token."""
+    document = yaml.safe_load(text)
+    context = {x["name"]: x["context"] for x in document["contexts"]}[document["current-context"]]
+    cluster = {x["name"]: x["cluster"] for x in document["clusters"]}[context["cluster"]]
+    user = {x["name"]: x["user"] for x in document["users"]}[context["user"]]
+    assert user == {"tokenFile": f"{SERVICE_ACCOUNT}/token"}
+    return cluster["server"], cluster["certificate-authority"]
+
+
+def test_the_rights_of_helm_test_are_the_doctors_and_an_inspectors_for_the_time_of_the_test() -> (
+    None
+):
+    bound = {}
+    for x in rendered("default"):
+        subjects = {y["name"] for y in x.get("subjects") or ()}
+        if "gpuwarden-helm-test" in subjects:
+            assert subjects == {"gpuwarden-helm-test"}
+            bound[x["kind"], x["roleRef"]["kind"], x["roleRef"]["name"]] = x["metadata"]
+    assert bound.keys() == {
+        ("ClusterRoleBinding", "ClusterRole", "gpuwarden-doctor"),
+        ("ClusterRoleBinding", "ClusterRole", "gpuwarden-inspector"),
+        ("RoleBinding", "Role", "gpuwarden-doctor"),
+        ("RoleBinding", "Role", "gpuwarden-access"),
     }
-    assert names == {("Role", "create")}
-    for kind in ("ServiceAccount", "Role", "RoleBinding"):
-        found = one(rendered("default"), kind, "gpuwarden-helm-test")["metadata"]["annotations"]
-        assert found["helm.sh/hook"] == "test"
-        assert {"hook-succeeded", "hook-failed"} <= set(
-            found["helm.sh/hook-delete-policy"].split(",")
-        )
+    account = one(rendered("default"), "ServiceAccount", "gpuwarden-helm-test")["metadata"]
+    for metadata in (account, *bound.values()):
+        notes_ = metadata["annotations"]
+        assert notes_["helm.sh/hook"] == "test"
+        assert {"hook-succeeded", "hook-failed"} <= {
+            *notes_["helm.sh/hook-delete-policy"].split(",")
+        }
+    for kind, role, name in bound:
+        assert one(rendered("default"), role, name), kind
+    assert "pods/exec" not in json.dumps(rendered("default"))
+
+
+def test_without_access_nobody_comes_with_a_kubeconfig_and_there_is_no_test() -> None:
+    found = chart(access={"enabled": False})
+    settings = yaml.safe_load(data(found, "gpuwarden-controller-config", "controller.yaml"))
+    assert "access" not in settings
+    names = {x["metadata"]["name"] for x in found}
+    assert names & {"gpuwarden-helm-test", "gpuwarden-access", "gpuwarden-inspector"} == set()
+    assert "gpuwarden-doctor" in names
+    assert "helm test" not in notes({**REQUIRED, "access": {"enabled": False}}).partition("Next")[2]
 
 
 @pytest.mark.parametrize(
@@ -632,6 +697,7 @@ def test_who_may_enter_a_controller_is_gone_after_the_test() -> None:
         ({"enforcement": "report"}, "enforcement: report "),
         ({"policies": {"enabled": False}}, "policies.enabled "),
         ({"scheduler": {"enabled": False}}, "scheduler.enabled "),
+        ({"access": {"enabled": False}}, "access.enabled "),
         ({"controller": {"replicas": 1}}, "controller.replicas is 1"),
         ({"spire": {"serverAddress": "off"}}, "spire.serverAddress is off"),
     ],

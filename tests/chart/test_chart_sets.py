@@ -116,7 +116,7 @@ def test_what_pods_name_is_there_or_is_made_by_somebody_named(name: str) -> None
         secrets.add("gpuwarden-scheduler-client-tls")
     if mode == "given":
         secrets |= {"gpuwarden-admission-server", "gpuwarden-extender-server"}
-        secrets |= {"gpuwarden-extender-client", "gpuwarden-api-server"}
+        secrets |= {"gpuwarden-extender-client", "gpuwarden-api-server", "gpuwarden-access-server"}
     secrets.add(SETS[name].get("webhooks", {}).get("existingKeysSecret", ""))
     for where, spec in pods(found).items():
         assert spec["serviceAccountName"] in accounts, where

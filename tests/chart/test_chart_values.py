@@ -9,7 +9,9 @@ from tests.docs_pages.chart_values import UndocumentedError, Value, values
 
 WHOLE = ("image",)
 """Groups that templates hand on as a whole, to `gpuwarden.image`."""
-NAMED_BY_LISTENER = {f"certificates.secrets.{x}" for x in ("admission", "extender", "api")}
+NAMED_BY_LISTENER = {
+    f"certificates.secrets.{x}" for x in ("admission", "extender", "api", "access")
+}
 """Looked up by the listener's name."""
 SET_BY_OLD_NAMES = {"certificates", "controller", "scheduler", "webhooks"}
 """Groups into which `gpuwarden.aliases` puts a value."""

@@ -57,13 +57,14 @@ def test_certificates_are_the_controllers_own(name: str) -> None:
     loaded = settings(found)
     own = loaded.certificates.self_managed
     assert own.enabled
-    for listener in ("extender", "admission"):
+    for listener in ("extender", "admission", "access"):
         tls = getattr(loaded, listener).tls
         assert (tls.cert, tls.key) == (
             own.folder / listener / "tls.crt",
             own.folder / listener / "tls.key",
         )
     assert loaded.extender.tls.client_ca == own.folder / "extender" / "ca.crt"
+    assert loaded.access.tls.ca == own.folder / "access" / "ca.crt"
     assert loaded.admission.tls.client_ca is None
     mounts = container_of(one(found, "StatefulSet", "gpuwarden-controller"))["volumeMounts"]
     places = [Path(x["mountPath"]) for x in mounts if not x.get("readOnly")]

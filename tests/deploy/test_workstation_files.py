@@ -82,7 +82,7 @@ def test_nothing_is_bound_to_anybody() -> None:
 
 def test_the_certificate_has_the_name_and_secret() -> None:
     found = list(yaml.safe_load_all((WORKSTATION / "certificates.yaml").read_text()))
-    server = one(found, "Certificate", "gpuwarden-access-tls")["spec"]
+    server = one(found, "Certificate", "gpuwarden-access-server")["spec"]
     assert server["dnsNames"] == [f"{ACCESS}.gpuwarden-system.svc"]
     patch = yaml.safe_load((WORKSTATION / "controller.yaml").read_text())
     (volume,) = patch["spec"]["template"]["spec"]["volumes"]

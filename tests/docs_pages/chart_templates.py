@@ -47,7 +47,7 @@ def policies() -> str:
 
 
 def rights() -> str:
-    """Of controllers, those that export, those that manage certificates, and the scheduler."""
+    """Of controllers, exporters, managed certificates, scheduler, doctor and people."""
     annotated = (
         "  {{- with .Values.controller.serviceAccountAnnotations }}\n  annotations:\n"
         "    {{- toYaml . | nindent 4 }}\n  {{- end }}"
@@ -59,12 +59,14 @@ def rights() -> str:
         ".Values.export.exporters": DEPLOY / "kustomize/components/export/rbac.yaml",
         'eq .Values.certificates.mode "self-managed"': component,
         ".Values.scheduler.enabled": DEPLOY / "scheduler/rbac.yaml",
+        ".Values.access.enabled": DEPLOY / "kustomize/components/workstation/people.yaml",
     }
-    body = f"{account}\n{annotated}\n---\n{rest}"
+    doctor = _in_its_namespace((DEPLOY / "doctor/rbac.yaml").read_text().strip("\n"))
+    body = f"{account}\n{annotated}\n---\n{rest}\n---\n{doctor}"
     for condition, file in parts.items():
         text = _in_its_namespace(file.read_text().strip("\n"))
         body += f"\n{{{{- if {condition} }}}}\n---\n{text}\n{{{{- end }}}}"
-    return _page("deploy/kustomize and deploy/scheduler", body)
+    return _page("deploy/kustomize, deploy/doctor and deploy/scheduler", body)
 
 
 def _in_its_namespace(text: str) -> str:

@@ -77,6 +77,9 @@ both to the service account `gpuwarden-doctor`. They hold no secrets. The dry ru
 to create pods in one namespace (`--dry-run-namespace`, by default the first enforced one), which
 they do not give: it is the right to run pods there.
 
+The Helm chart has them, and `helm test` runs the doctor in a pod: with these rights, the role
+`gpuwarden-inspector` and [the way in](workstation.md#let-people-in), all for the time of the test.
+
 ## Output for programs
 
 `-o json` and `-o yaml` give one object. Keys and ids are stable; texts are for people.

@@ -4,16 +4,19 @@ With SPIRE, images, a device plugin and NVML's stand-in as they are there before
 webhooks and scheduler are the chart's own.
 """
 
+import json
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controller.certificates.leaves import AUTHORITY_SECRET, leaf_specs
-from tests.chart.rendering import one, rendered
+from tests.chart.rendering import annotations, one, rendered
 from tests.contracts.pod_resources import DEVICES, RESOURCE
 from tests.e2e.lab.api import Api, ApiError, Document
 from tests.e2e.lab.build import built
@@ -28,6 +31,8 @@ from tests.e2e.lab.upstreams import SPIRE
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.deployed import REPLICAS, Deployed
 from tests.e2e.product.helm_release import TRUST_DOMAIN, HelmError, HelmRelease
+from tests.e2e.product.ledger import held
+from tests.e2e.product.pods import refusals
 from tests.e2e.product.with_spire import scenario
 
 pytestmark = [
@@ -49,6 +54,9 @@ KEPT_INSIDE = {
     f"secret/{KEYS}",
     f"secret/{AUTHORITY_SECRET}",
     *(f"secret/{x.secret}" for x in leaf_specs("")),
+    *(f"lease.coordination.k8s.io/gpuwarden-{x}" for x in ("controller", "scheduler")),
+    "configmap/gpuwarden-ca",
+    "configmap/kube-root-ca.crt",
 }
 
 
@@ -56,6 +64,9 @@ KEPT_INSIDE = {
 class World:
     release: HelmRelease
     cluster: Deployed
+    folder: Path
+    changed: dict[str, Any] = field(default_factory=dict)
+    """By upgrades."""
 
     @property
     def api(self) -> Api:
@@ -78,6 +89,24 @@ class World:
     def listed(self, *options: str) -> list[str]:
         """Kinds that can be listed."""
         return self.cluster.kubectl("api-resources", "--verbs=list", "-o=name", *options).split()
+
+    def upgrade(self, **more: Any) -> None:
+        """What upgrades before have changed stays."""
+        self.changed |= more
+        self.release.upgrade(self.release.values(**self.changed))
+
+    def team(self) -> None:
+        """The enforced namespace, once a replica admits pods in it."""
+        if not self.api.found(f"/api/v1/namespaces/{TEAM}"):
+            metadata = {"name": TEAM, "labels": ENFORCED}
+            self.api.post("/api/v1/namespaces", {"metadata": metadata})
+
+    def started(self, name: str) -> None:
+        """A pod with a GPU, running."""
+        pods = self.pods
+        if not self.api.found(f"{pods.path}/pods/{name}"):
+            until("a replica admits it", lambda: created(pods, holder(name)), timeout_s=START_S)
+        pods.phase(name, "Running", timeout_s=START_S)
 
     def uids(self, component: str) -> set[str]:
         return {x["metadata"]["uid"] for x in self.cluster.pods(component)}
@@ -103,17 +132,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         cluster.mark_node()
         told = release.install(release.values())
         release.register(told)
-        yield World(release, cluster)
+        yield World(release, cluster, folder)
 
 
 def test_one_command_later_a_managed_pod_has_its_gpu(world: World) -> None:
     """Certificates, webhooks, extender and scheduler are the chart's; nothing was made by hand."""
     world.verified()
-    world.api.post("/api/v1/namespaces", {"metadata": {"name": TEAM, "labels": ENFORCED}})
-    pods = world.pods
-    name = until("a replica admits it", lambda: created(pods, holder("holder")), timeout_s=START_S)
-    pods.phase(name, "Running", timeout_s=START_S)
-    found = pods.get(name)
+    world.team()
+    world.started("holder")
+    found = world.pods.get("holder")
     assert found["spec"]["schedulerName"] == "gpuwarden"
     assert found["metadata"]["annotations"]["gpuwarden.dev/node"] == found["spec"]["nodeName"]
     assert found["metadata"]["annotations"]["gpuwarden.dev/guarantee-given"] == "node"
@@ -145,11 +172,95 @@ def test_an_upgrade_rolls_what_changed_and_pods_keep_their_gpus(world: World) ->
     world.verified()
     controllers, agents = world.uids("controller"), world.uids("agent")
     keys = world.cluster.kubectl("get", "secret", KEYS, "-o=jsonpath={.data.keys}")
-    world.release.upgrade(world.release.values(agent={"config": {"log": {"level": "debug"}}}))
+    world.upgrade(agent={"config": {"log": {"level": "debug"}}})
     until("the agent is another", lambda: len(world.uids("agent") - agents) == 1, timeout_s=START_S)
     world.verified()
     assert world.uids("controller") == controllers
     assert world.cluster.kubectl("get", "secret", KEYS, "-o=jsonpath={.data.keys}") == keys
+    assert world.pods.get("holder")["status"]["phase"] == "Running"
+
+
+def test_the_api_server_takes_the_chart_without_webhooks(world: World) -> None:
+    """Hooks left out: their jobs do not change."""
+    made = [x for x in rendered("no-webhooks") if "helm.sh/hook" not in annotations(x)]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": made})
+    (world.folder / "no-webhooks.json").write_text(text)
+    world.cluster.kubectl(
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--dry-run=server",
+        "--validate=strict",
+        "--namespace=",  # some are in kube-system
+        f"--filename={world.folder / 'no-webhooks.json'}",
+    )
+
+
+class Load:
+    """Managed pods one after the other; each runs with its GPU before the next comes."""
+
+    def __init__(self, pods: Namespace) -> None:
+        self._pods = pods
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self.placed = 0
+        self.faults: list[str] = []
+        self._thread.start()
+
+    def goes_on(self, count: int) -> None:
+        """So many more were placed, or there was a fault."""
+        wanted = self.placed + count
+        until(
+            "pods are placed",
+            lambda: self.placed >= wanted or bool(self.faults),
+            timeout_s=START_S,
+        )
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join(START_S)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            name = f"load-{self.placed}"
+            try:
+                self._pods.create(holder(name))
+                self._pods.phase(name, "Running", timeout_s=START_S)
+                webhooks = [x for x in refusals(self._pods, name) if "webhook" in x]
+                assert webhooks == []
+                self._pods.delete(name)
+            except Exception as error:  # noqa: BLE001 - told by the test, not by the thread
+                self.faults.append(f"{name}: {error!r}")
+                return
+            self.placed += 1
+
+
+@pytest.mark.long
+def test_an_upgrade_under_load_refuses_nobody_and_rolls_what_changed(world: World) -> None:
+    """Every pod of a loop is admitted and bound while all controllers are replaced."""
+    world.verified()
+    world.team()
+    world.started("holder")
+    uid = world.pods.get("holder")["metadata"]["uid"]
+    before = until("it is in the ledger", lambda: [x for x in held(world.api) if x.pod == uid])
+    controllers = world.uids("controller")
+    others = [world.uids(x) for x in ("agent", "scheduler")]
+    load = Load(world.pods)
+    load.goes_on(2)
+    world.upgrade(controller={"config": {"log": {"level": "debug"}}})
+    until(
+        "all controllers are others",
+        lambda: not controllers & world.uids("controller") or bool(load.faults),
+        timeout_s=START_S,
+    )
+    world.cluster.kubectl("rollout", "status", "statefulset/gpuwarden-controller", "--timeout=100s")
+    load.goes_on(2)
+    load.end()
+    assert load.faults == []
+    assert [world.uids(x) for x in ("agent", "scheduler")] == others
+    assert [x for x in held(world.api) if x.pod == uid] == before
+    until("the ledger has nobody else", lambda: {x.pod for x in held(world.api)} == {uid})
     assert world.pods.get("holder")["status"]["phase"] == "Running"
 
 
@@ -160,7 +271,10 @@ def test_uninstallation_leaves_what_is_remembered_and_pods_start(world: World) -
     ours = "--selector=app.kubernetes.io/name=gpuwarden"
     found = set(world.cluster.kubectl("get", kinds, ours, "-o=name").split())
     assert found == {*KEPT, "namespace/gpuwarden-system"}
-    inside = "secrets,persistentvolumeclaims,services,roles,rolebindings,networkpolicies,jobs"
+    inside = (
+        "secrets,persistentvolumeclaims,services,roles,rolebindings,networkpolicies,jobs,"
+        "configmaps,leases"
+    )
     left = set(world.cluster.kubectl("get", inside, "-o=name").split())
     assert left == KEPT_INSIDE
     assert world.pods.get("holder")["status"]["phase"] == "Running"

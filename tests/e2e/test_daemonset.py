@@ -112,8 +112,10 @@ def test_a_rolling_update_of_the_agents_keeps_the_node(cluster: Deployed) -> Non
 def test_the_api_server_takes_the_overlay_and_the_component(
     cluster: Deployed, tmp_path: Path
 ) -> None:
-    for folder in (KUSTOMIZE / "overlays" / "mig", with_extender(tmp_path)):
-        cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-k", str(folder))
+    overlays = (KUSTOMIZE / "overlays" / name for name in ("mig", "dev"))
+    for folder in (*overlays, with_extender(tmp_path)):
+        command = ("apply", "--dry-run=server", "--validate=strict", f"--kustomize={folder}")
+        cluster.kubectl(*command, "--namespace=")  # some are in kube-system
 
 
 def test_people_come_with_their_kubeconfig_and_the_log_names_them(

@@ -1,11 +1,14 @@
 """An evaluation with real programs: it says so everywhere, and no other takes its agents."""
 
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from sandbox.demo.stage import ANNOTATION, Stage, pod
 from sandbox.evaluation import scenario
@@ -24,7 +27,7 @@ BANNER = f"*** {WARNING} ***\n"
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    laptop = Laptop(tmp_path, confirmed=True, evaluation=True)
+    laptop = Laptop(tmp_path, confirmed=True, evaluation=True, console=True)
     try:
         await laptop.start_controller((HOPPER,))
         stage = Stage(laptop)
@@ -40,6 +43,19 @@ async def got(address: str, path: str) -> str:
         session.get(f"http://{address}{path}") as answer,
     ):
         return await answer.text()
+
+
+async def of_the_api(laptop: Laptop, path: str, name: str) -> Any:
+    roots = "".join(
+        x.certificate.public_bytes(Encoding.PEM).decode() for x in laptop.workload_api.roots
+    )
+    connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=roots))
+    port = laptop.addresses.api.rpartition(":")[2]
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get(f"https://localhost:{port}{path}") as answer,
+    ):
+        return (await answer.json())[name]
 
 
 @pytest.mark.timeout(150)
@@ -61,6 +77,7 @@ async def test_it_says_so_everywhere_and_production_refuses_its_agents(stage: St
     ops = laptop.addresses.ops
     assert WARNING in json.loads(await got(ops, "/readyz"))["warnings"]
     assert "gpuwarden_evaluation 1.0" in await got(ops, "/metrics")
+    assert await of_the_api(laptop, "/v1/status", "evaluation") is True
     passed, _ = await stage.filter(pod({ANNOTATION: node.attestation_hash}))
     assert passed == [HOPPER]
     started = next(x for x in stage.records() if x["subject"] == "settings")

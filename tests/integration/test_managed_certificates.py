@@ -22,7 +22,7 @@ import pytest
 from controller.admission.review import Verdict
 from controller.certificates.files import CertificateFiles
 from controller.certificates.plan import Terms
-from controller.kube.certificates import ManagedCertificates
+from controller.kube.certificates import STARVED_S, ManagedCertificates
 from controller.kube.client import ApiClient
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.listener import HttpServer
@@ -296,6 +296,27 @@ async def test_a_hundred_rotations_under_load_fail_no_request(
     assert scene.decisions()["rotated"] == ROTATIONS
     assert scene.answered == (ROTATIONS + ROTATIONS // 4 + 1) * 4
     assert not [x for one in scene.replicas for seen in one.seen for x in seen.refused]
+
+
+async def test_a_replica_that_waits_for_its_leader_in_vain_makes_them_itself(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
+    """One that has certificates of others leads on while replicas are changed, and makes none."""
+    register_webhooks(server)
+    api, clock = PausingApi(server), FakeClock()
+    one = replica(api, tmp_path, clock, leads=lambda: False).certificates
+    await one.reconcile()
+    clock.advance(STARVED_S - 0.001)
+    await one.reconcile()
+    assert (api.writes, str(one.waiting())[:18]) == (0, "waiting for Secret")
+    clock.advance(0.001)
+    await one.reconcile()
+    assert one.waiting() is None
+    before = api.writes
+    server.delete("secrets", f"{NAMESPACE}/gpuwarden-webhook-tls")
+    clock.advance(3600)
+    await one.reconcile()
+    assert (api.writes, before > 6) == (before, True)
 
 
 # --- a whole controller

@@ -302,6 +302,29 @@ async def test_what_is_not_verified_gets_no_token(cluster: FakeCluster) -> None:
         assert (found.code, "no pod gpuwarden-controller-N runs" in found.err) == (5, True), found
 
 
+async def test_people_verify_the_certificate_that_a_controller_makes_itself(
+    cluster: FakeCluster,
+) -> None:
+    here = Workstation(cluster)
+    here.install()
+    here.api.may.add(("jane", "inspect", FLEET, ""))
+    folder = cluster.folder / "certificates"
+    managed = {
+        "certificates__selfManaged__enabled": "true",
+        "certificates__selfManaged__folder": str(folder),
+        "access__tls__cert": str(folder / "access" / "tls.crt"),
+        "access__tls__key": str(folder / "access" / "tls.key"),
+        "access__tls__ca": str(folder / "access" / "ca.crt"),
+    }
+    async with cluster.controller(**{**here.settings(), **managed}) as running:
+        await here.reachable(running.addresses)
+        found = await here.run(here.with_token("jane"), "status", "-o", "name")
+        assert (found.code, found.out) == (3, "controller-0\n"), found  # it has no policy
+        left = 'gpuwarden_serving_certificate_expires_seconds{listener="access"}'
+        assert (await running.metric(left) or 0) > 0
+        assert not [x for x in await running.warnings() if x.startswith("access: the serving")]
+
+
 async def test_without_certificates_nobody_comes_with_a_kubeconfig(cluster: FakeCluster) -> None:
     async with cluster.controller() as here:
         assert (here.addresses.access_tokens, here.addresses.access_certificates) == ("", "")

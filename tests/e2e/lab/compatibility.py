@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from tests.e2e.lab.upstreams import CONTROL_PLANE, NODE, UPSTREAMS, Upstream
+from tests.e2e.lab.upstreams import (
+    CONTROL_PLANE,
+    NODE,
+    SPIRE,
+    SPIRE_CONTROLLER_MANAGER,
+    UPSTREAMS,
+    Upstream,
+)
 
 _HEAD = """# Compatibility
 
@@ -19,6 +26,7 @@ _FOOT = """
 |---|---|
 | every run | by `make e2e` |
 | node | on the lab's real node: its own processes, mounts and network |
+| long | on that node, by `make e2e-long` |
 | control plane | without a node; the older Kubernetes by `make e2e-long` |
 
 The older Kubernetes alone: `KUBERNETES={older} make e2e`. The node has the machine's version of
@@ -36,14 +44,17 @@ def compatibility_page() -> str:
 
 
 def _row(project: Upstream) -> str:
-    name = project.folder.partition("-")[0]
+    is_kubernetes = project.module == "k8s.io/kubernetes"
+    name = "kubernetes" if is_kubernetes else project.folder
     programs = ", ".join(project.binaries)
     return f"| {name} | {project.version} | {programs} | {_role(project)} |\n"
 
 
 def _role(project: Upstream) -> str:
-    if project.folder in (*CONTROL_PLANE, "spire"):
+    if project.folder in (*CONTROL_PLANE, SPIRE):
         return "every run"
+    if project.folder == SPIRE_CONTROLLER_MANAGER:
+        return "long"
     if project.folder in NODE:
         return "node"
     return "control plane"

@@ -75,7 +75,7 @@ def kubelet_configuration(
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": str(plan.inside),
+        "address": "0.0.0.0",  # noqa: S104 - its default: SPIRE agents ask it by loopback
         "healthzBindAddress": "127.0.0.1",
         "readOnlyPort": 0,
         "authentication": {

@@ -12,6 +12,7 @@ from tests.go_toolchain import Version, parsed
 MODULES = Path(__file__).with_name("modules")
 KUBERNETES = "kubernetes-1.35"
 SPIRE = "spire"
+SPIRE_CONTROLLER_MANAGER = "spire-controller-manager"
 GRPCURL = "grpcurl"
 VERSITYGW = "versitygw"
 
@@ -111,6 +112,12 @@ UPSTREAMS = (
         ("spire-agent", "spire-server"),
         cgo=True,
         needs=("gcc",),
+    ),
+    Upstream(
+        SPIRE_CONTROLLER_MANAGER,
+        "github.com/spiffe/spire-controller-manager",
+        ("spire-controller-manager",),
+        renamed=(("cmd", "spire-controller-manager"),),
     ),
     Upstream(GRPCURL, "github.com/fullstorydev/grpcurl", ("grpcurl",)),
     Upstream(VERSITYGW, "github.com/versity/versitygw", (VERSITYGW,)),

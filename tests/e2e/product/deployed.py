@@ -90,11 +90,11 @@ class Deployed:
         self.mark_node()
         self.kubectl("apply", "-k", str(overlay(self._folder, changes)))
 
-    def provide_volumes(self) -> None:
-        """One for each replica: the lab has no provisioner."""
-        self._volumes.write_text(
-            yaml.safe_dump_all(self._volume(number) for number in range(REPLICAS))
-        )
+    def provide_volumes(self, *more: str) -> None:
+        """One for each replica, and for these claims: the lab has no provisioner."""
+        claims = [f"data-gpuwarden-controller-{number}" for number in range(REPLICAS)]
+        volumes = [self._volume(*x) for x in enumerate([*claims, *more])]
+        self._volumes.write_text(yaml.safe_dump_all(volumes))
         self.kubectl("apply", "-f", str(self._volumes))
 
     def mark_node(self) -> None:
@@ -166,7 +166,7 @@ class Deployed:
     def _volumes(self) -> Path:
         return self._folder / "volumes.yaml"
 
-    def _volume(self, number: int) -> Document:
+    def _volume(self, number: int, claim: str) -> Document:
         """What a provisioner would make for a claim: an empty folder that is root's alone.
 
         Of type `local`: unlike `hostPath`, kubelet gives it to the pod's `fsGroup`.
@@ -175,7 +175,6 @@ class Deployed:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         path.chmod(0o700)
-        claim = f"data-gpuwarden-controller-{number}"
         name = self.lab.node.name
         here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [name]}
         return {

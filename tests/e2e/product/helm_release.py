@@ -13,11 +13,13 @@ from sandbox.nvml.build import LIBRARY
 from sandbox.nvml.scenario import VARIABLE
 from tests.chart.rendering import CHART, NAMESPACE, RELEASE
 from tests.chart.tools import tools
+from tests.e2e.lab.build import built
 from tests.e2e.lab.cluster_spire import CLUSTER
 from tests.e2e.lab.images import Image
 from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.shared_objects import shared_objects
 from tests.e2e.lab.spire_server import SpireServer
-from tests.e2e.lab.upstreams import KUBERNETES, upstream
+from tests.e2e.lab.upstreams import KUBERNETES, SPIRE, SPIRE_CONTROLLER_MANAGER, upstream
 
 TRUST_DOMAIN: Final = "lab.acme.io"
 """Not an example's: those are refused."""
@@ -25,6 +27,16 @@ _DRIVER: Final = "/var/lib/nvidia-driver"
 _LIBRARIES: Final = "/usr/lib/x86_64-linux-gnu"
 _ENTRY: Final = re.compile(r"spire-server (entry create (?:.*\\\n)*.*)")
 _HELM_S: Final = 180
+_TEST_S: Final = 400
+_ENTRYPOINTS: Final = {
+    "spire-server": ("/opt/spire/bin/spire-server", "run"),
+    "spire-agent": ("/opt/spire/bin/spire-agent", "run"),
+    "spire-controller-manager": ("/spire-controller-manager",),
+}
+"""Of SPIRE's official images."""
+
+
+_COUNTS: Final = re.compile(r"(\d+) passed, (\d+) warnings?, (\d+) failed, (\d+) not checked")
 
 
 class HelmError(RuntimeError):
@@ -34,8 +46,8 @@ class HelmError(RuntimeError):
 class HelmRelease:
     """One release; nothing is installed yet."""
 
-    def __init__(self, lab: Lab, spire: SpireServer, folder: Path) -> None:
-        """`folder`: helm's own."""
+    def __init__(self, lab: Lab, spire: SpireServer | None, folder: Path) -> None:
+        """`folder`: helm's own. Without a SPIRE server the chart brings one."""
         self.lab = lab
         self._spire = spire
         self._folder = folder
@@ -50,6 +62,15 @@ class HelmRelease:
                 place = f"/usr/local/bin/{name}"
                 image_of = Image(image, {place: programs[name]}, [place], ["PATH=/usr/local/bin"])
                 self.lab.node.containerd.load(image_of)
+
+    def load_spire(self) -> None:
+        """SPIRE's official images that the chart names, from the lab's programs."""
+        programs = built([SPIRE, SPIRE_CONTROLLER_MANAGER])
+        for name, (place, *arguments) in _ENTRYPOINTS.items():
+            project = SPIRE_CONTROLLER_MANAGER if name == SPIRE_CONTROLLER_MANAGER else SPIRE
+            image = f"ghcr.io/spiffe/{name}:{upstream(project).version}"
+            files = {place: programs[name], **shared_objects(programs[name])}
+            self.lab.node.containerd.load(Image(image, files, [place, *arguments]))
 
     def values(self, **more: Any) -> dict[str, Any]:
         """The required ones, where this lab keeps its driver, and SPIRE's address."""
@@ -69,7 +90,7 @@ class HelmRelease:
             "clusterName": CLUSTER,
             "imageRegistry": "docker.io/library",
             "agent": {**agent, **more.pop("agent", {})},
-            "spire": {"serverAddress": f"{self.lab.plan.inside}:{self._spire.port}"},
+            "spire": self._spire_values(),
             "scheduler": {"image": {"tag": f"v{upstream(KUBERNETES).version}"}},
             "kubectl": {"image": {"tag": f"v{upstream(KUBERNETES).version}"}},
             **more,
@@ -84,6 +105,12 @@ class HelmRelease:
     def upgrade(self, values: Mapping[str, Any]) -> str:
         return self._helm("upgrade", RELEASE, CHART, values=values)
 
+    def test(self) -> tuple[int, int]:
+        """`helm test`: how many checks of the doctor passed, and failed."""
+        told = self._helm("test", RELEASE, "--logs", "--timeout=6m", limit_s=_TEST_S)
+        ((passed, _, failed, _),) = _COUNTS.findall(told)
+        return int(passed), int(failed)
+
     def uninstall(self) -> str:
         return self._helm("uninstall", RELEASE)
 
@@ -91,6 +118,7 @@ class HelmRelease:
         """Make the entries as the notes say; their ids."""
         node = self.lab.node.name
         uid = self.lab.api.get(f"/api/v1/nodes/{node}")["metadata"]["uid"]
+        assert self._spire is not None
         ids = []
         for command in _ENTRY.findall(told):
             line = command.replace("\\\n", " ").replace("NODE-UID", uid).replace("NODE-NAME", node)
@@ -98,11 +126,17 @@ class HelmRelease:
             ids.append(result["entry"]["id"])
         return ids
 
+    def _spire_values(self) -> dict[str, str]:
+        if self._spire is None:
+            return {"mode": "bundled"}
+        return {"serverAddress": f"{self.lab.plan.inside}:{self._spire.port}"}
+
     def _helm(
         self,
         *arguments: object,
         values: Mapping[str, Any] | None = None,
         namespace: str = NAMESPACE,
+        limit_s: float = _HELM_S,
     ) -> str:
         files: Sequence[str] = ("--values", "-") if values is not None else ()
         done = subprocess.run(
@@ -117,9 +151,9 @@ class HelmRelease:
             input=yaml.safe_dump(dict(values or {})),
             capture_output=True,
             text=True,
-            timeout=_HELM_S,
+            timeout=limit_s,
             check=False,
         )
         if done.returncode:
-            raise HelmError(done.stderr)
+            raise HelmError(f"{done.stderr}\n{done.stdout}")
         return done.stdout

@@ -16,7 +16,7 @@ from tests.e2e.product.controller import ROOT
 from tests.e2e.product.deployed import Deployed
 from tests.e2e.product.installation import NAMESPACE
 
-SECRET: Final = f"{ACCESS}-tls"
+SECRET: Final = f"{ACCESS}-server"
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ASK_S: Final = 60
 _WAIT_S: Final = 120

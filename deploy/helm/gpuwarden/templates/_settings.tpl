@@ -70,6 +70,13 @@ api:
     key: {{ $folder }}/api/tls.key
   readers: {{ toJson .Values.httpApi.readers }}
 {{- end }}
+{{- if .Values.access.enabled }}
+access:
+  tls:
+    cert: {{ $folder }}/access/tls.crt
+    key: {{ $folder }}/access/tls.key
+    ca: {{ $folder }}/access/ca.crt
+{{- end }}
 {{- if .Values.monitoring.fleet.enabled }}
 metrics:
   fleet: true
@@ -115,6 +122,7 @@ gpuwarden-spire-server:8081
 {{- if .Values.webhooks.enabled }}{{ $all = append $all "admission" }}{{ end -}}
 {{- if eq (include "gpuwarden.hasExtender" .) "true" }}{{ $all = append $all "extender" }}{{ end -}}
 {{- if .Values.httpApi.enabled }}{{ $all = append $all "api" }}{{ end -}}
+{{- if .Values.access.enabled }}{{ $all = append $all "access" }}{{ end -}}
 {{- toJson $all -}}
 {{- end -}}
 

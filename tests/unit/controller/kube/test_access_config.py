@@ -1,5 +1,6 @@
 """The cluster's client CAs as they are read, and the ConfigMap that people verify by."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,24 @@ async def test_trouble_is_told_until_it_is_over() -> None:
     api.error = None
     await one.write()
     assert one.warning() is None
+
+
+async def test_it_is_written_as_soon_as_this_replica_leads_and_knows_what() -> None:
+    """The first installation: nobody leads yet, and certificates come later."""
+    api: Any = Api()
+    leads = iter((False, False, *[True] * 3))
+    wanted = iter((None, WANTED, WANTED))
+    one = AccessDocument(
+        api,
+        "gpuwarden-system",
+        wanted=lambda: next(wanted),
+        leads=lambda: next(leads),
+        every_s=3600,
+        soon_s=0,
+    )
+    following = asyncio.create_task(one.follow())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert api.patches == [{"data": WANTED}]
+    assert (list(leads), list(wanted)) == ([True], [WANTED])
+    following.cancel()
