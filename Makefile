@@ -11,6 +11,7 @@ SOURCES := agent controller gpuwarden sandbox tests
 JOBS ?= auto
 NODES ?= 500
 FUZZ_SECONDS ?= 60
+MINUTES ?= 30
 K ?=
 FUZZ_TARGETS ?= evidence envelope extender configuration admission
 OLDER_KUBERNETES := 1.34.4
@@ -26,7 +27,7 @@ WHOLE_RUN := $(BIN)/python -m tests.whole_run
 E2E_WORKERS := $(if $(K),-n0,-n3 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock lock-debian golden docs manifests images lab e2e e2e-long hardware clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock lock-debian golden docs manifests images lab e2e e2e-long soak hardware clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ \
@@ -140,6 +141,10 @@ e2e-long: setup $(BILLS) ## The tests that take minutes, then everything on the 
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
 	$(WHOLE_RUN) build/whole-run/e2e-long tests/e2e -- -n0 -o timeout=1800 -m long $(if $(K),-k "$(K)") $(ARGS)
 	$(MAKE) e2e KUBERNETES=$(OLDER_KUBERNETES)
+
+soak: setup ## A cluster under load for MINUTES, replicas killed, certificates rotated; build/soak (ARGS)
+	$(BIN)/python -m tests.e2e.lab.build --for-tests
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 hardware: setup ## The checks on a real NVIDIA GPU of this machine; build/hardware/report.json (ARGS)
 	$(BIN)/python -m tests.hardware $(ARGS)

@@ -47,7 +47,7 @@ class WaitingPod:
     enforced: bool
     """Whether its namespace is."""
     is_awake: bool = False
-    """Whether another replica has just woken it: it counts as placed, and need not be woken."""
+    """Whether the scheduler tries it just now: it counts as placed, and need not be woken."""
 
     @property
     def turn(self) -> tuple[int, str, str]:

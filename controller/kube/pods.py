@@ -237,21 +237,28 @@ REQUEUED = "requeued.gpuwarden.dev/at"
 """An annotation beside our prefix: keys below that do not change after creation."""
 _AWAKE_NS: Final = 1_500_000_000
 """A pod that another replica has requeued is tried, and answered, within that."""
+_NEW_NS: Final = 2_500_000_000
+"""The same of a new pod, whose time of creation is in whole seconds."""
 
 
-def is_awake(pod: Pod, replica: str, wall_ns: int) -> bool:
-    """Whether another replica has requeued the pod a moment ago, by its own wall clock.
+def is_awake(pod: AdmittedPod, replica: str, wall_ns: int) -> bool:
+    """Whether the scheduler tries the pod just now: a change would make its Binding fail.
 
+    The pod is new, or another replica has requeued it a moment ago, by that one's wall clock.
     Where the clocks differ by more, the pod is requeued twice.
     """
+    if _is_recent(pod.metadata.creation_timestamp or "", wall_ns, _NEW_NS):
+        return True
     at, _, who = pod.annotations.get(REQUEUED, "").partition(" ")
-    if not who or who == replica:
-        return False
+    return bool(who) and who != replica and _is_recent(at, wall_ns, _AWAKE_NS)
+
+
+def _is_recent(at: str, wall_ns: int, within_ns: int) -> bool:
     try:
         then = datetime.fromisoformat(at).timestamp()
     except (ValueError, OverflowError):
         return False
-    return abs(wall_ns - int(then * NS_PER_S)) < _AWAKE_NS
+    return abs(wall_ns - int(then * NS_PER_S)) < within_ns
 
 
 _RELIED_ON_NS = 15 * NS_PER_S

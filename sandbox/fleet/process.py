@@ -191,6 +191,12 @@ class ShareProcess:
         self._process.start()
         child.close()
 
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self._process.pid is not None  # noqa: S101 -- it was started
+        return self._process.pid
+
     def tell(self, order: Order) -> None:
         """Give an order; a process that is gone takes none."""
         with contextlib.suppress(OSError):

@@ -78,6 +78,19 @@ class Api:
         """An answer that is no JSON, for example a log."""
         return self._answer("GET", path, None, JSON).decode(errors="replace")
 
+    def watched(self, path: str) -> Iterator[Document]:
+        """The events of a watch as they come, until the server ends it."""
+        connection = self._connection()
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            if answer.status >= http.HTTPStatus.BAD_REQUEST:
+                raise _refusal(answer.status, answer.read())
+            while line := answer.readline():
+                yield json.loads(line)
+        finally:
+            connection.close()
+
     def answers(self, path: str = "/readyz") -> bool:
         """Whether the server is there and says that all is well."""
         try:

@@ -47,10 +47,12 @@ class Installation:
         policy: Mapping[str, Any] | None = None,
         http_api: HttpApi | None = None,
         between: Between | None = None,
+        workload_api: InsecureWorkloadApi | None = None,
     ) -> None:
         """`admission`: the webhooks of all replicas, behind its address where there are several.
 
-        `between`: what all calls between API server and replicas pass.
+        `between`: what all calls between API server and replicas pass. `workload_api`: somebody's
+        own, whose CA the agents know already.
         """
         self.lab = lab
         self.site = lab.beside(name)
@@ -60,7 +62,7 @@ class Installation:
         self._client = self._ca.issue("scheduler")
         apply(lab, "kustomize/base")
         apply(lab, "scheduler")
-        self.workload_api = InsecureWorkloadApi(self._folder, TRUST_DOMAIN)
+        self.workload_api = workload_api or InsecureWorkloadApi(self._folder, TRUST_DOMAIN)
         socket = self.workload_api.add(
             "controller", f"spiffe://{TRUST_DOMAIN}/gpuwarden/controller"
         )
@@ -94,6 +96,12 @@ class Installation:
             one.launch()
         for one in (*self.controllers, self.scheduler):
             one.ready()
+
+    def rotate(self) -> None:
+        """The controllers get new SVIDs; extender and scheduler new certificates in their files."""
+        self.workload_api.rotate()
+        self._ca.issue("extender", server=True)
+        self._ca.issue("scheduler")
 
     def close(self) -> None:
         """End everything of ours."""

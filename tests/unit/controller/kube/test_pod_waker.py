@@ -138,3 +138,26 @@ def test_whom_another_replica_has_just_woken_is_awake(
 ) -> None:
     pod = admitted(new_pod(annotations={"requeued.gpuwarden.dev/at": said}))
     assert is_awake(pod, "me", wall_ns) is awake
+
+
+BORN = "2026-11-28T10:00:00Z"
+BORN_NS = 1_795_860_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("created", "wall_ns", "awake"),
+    [
+        (BORN, BORN_NS, True),
+        (BORN, BORN_NS + 2_499_000_000, True),
+        (BORN, BORN_NS + 2_500_000_000, False),
+        (BORN, BORN_NS - 2_500_000_000, False),
+        ("yesterday", BORN_NS, False),
+        (None, BORN_NS, False),
+    ],
+)
+def test_the_scheduler_still_tries_a_pod_that_was_just_created(
+    created: str | None, wall_ns: int, *, awake: bool
+) -> None:
+    document = new_pod()
+    document["metadata"]["creationTimestamp"] = created
+    assert is_awake(admitted(document), "me", wall_ns) is awake

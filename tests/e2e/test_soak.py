@@ -1,0 +1,42 @@
+"""The soak of `make soak`, for so short a time that memory is judged only in the roughest way.
+
+A program of its own with a cluster of its own, which needs no root.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.run_record import KEPT
+from tests.fakes.process_group import run_group
+from tests.hang import HANG_S
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SHORT: Final = {
+    "minutes": "1.75",
+    "nodes": "24",
+    "rotate": "20",
+    "kill": "15",
+    "interval": "5",
+    "flat": "16384",
+}
+PATIENCE_S: Final = HANG_S + 600
+
+
+def arguments(folder: Path) -> Sequence[str]:
+    options = [word for name, value in SHORT.items() for word in (f"--{name}", value)]
+    return (sys.executable, "-m", "tests.soak", *options, "--folder", str(folder))
+
+
+@pytest.mark.long
+def test_a_short_soak_finds_no_fault() -> None:
+    folder = KEPT / "soak"
+    done = run_group(arguments(folder), cwd=ROOT, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    report = json.loads((folder / "report.json").read_text())
+    assert report["faults"] == []
+    assert {x["process"] for x in report["memory"]} == {"agents", "controller-0", "controller-1"}

@@ -1,0 +1,79 @@
+"""Lines as the programs of a soak write them: which are errors, and which kinds are known."""
+
+import json
+
+import pytest
+
+from tests.soak.log_lines import ErrorLine, Expected, Format, Kind, Sorted, errors_in, sort
+
+KILLED = Expected("replica gone", "kube-", "connection refused", "it was killed")
+ANY_REFUSAL = Expected("refusal", "kube-apiserver", "refused", "somebody refused")
+
+
+def of_ours(**fields: object) -> str:
+    return json.dumps({"timestamp": "2026-01-01T00:00:00Z", **fields})
+
+
+@pytest.mark.parametrize("level", ["warning", "error", "critical"])
+def test_our_warnings_and_errors_count(level: str) -> None:
+    line = of_ours(level=level, event="kube.event.failed", reason="409")
+    (found,) = errors_in("controller-0", line, Format.OURS)
+    assert found == ErrorLine("controller-0", 'kube.event.failed {"reason": "409"}')
+
+
+def test_what_is_well_and_copies_of_audit_records_do_not_count() -> None:
+    record = json.dumps({"v": "gpuwarden.dev/audit/v1", "level": "error"})
+    lines = [of_ours(level="info", event="process.started"), record, ""]
+    assert errors_in("controller-0", "\n".join(lines), Format.OURS) == []
+
+
+@pytest.mark.parametrize("text", ["Traceback (most recent call last):", "[1]", '{"v": "gpuw'])
+def test_what_is_no_log_line_of_ours_counts(text: str) -> None:
+    assert errors_in("controller-0", text, Format.OURS) == [ErrorLine("controller-0", text)]
+
+
+def test_errors_of_klog() -> None:
+    written = """
+I1129 06:35:16.001535      83 controller.go:201] "Started"
+W1129 06:35:16.001535      83 controller.go:202] "Hm"
+E1129 06:35:16.001535      83 status.go:71] "Unhandled Error" err="x"
+\tsecond line of the message
+F1129 06:35:16.001535   29513 run.go:5] gone
+panic: runtime error
+goroutine 7 [running]:
+"""
+    assert [x.text for x in errors_in("kube-scheduler", written, Format.KLOG)] == [
+        'status.go:71 "Unhandled Error" err="x"',
+        "run.go:5 gone",
+        "panic: runtime error",
+        "goroutine 7 [running]:",
+    ]
+
+
+def test_errors_of_zap() -> None:
+    error, torn = '{"level":"error","msg":"failed to"}', "fatal: no disk"
+    written = f'{{"level":"warn","msg":"slow"}}\n{error}\n{torn}'
+    assert [x.text for x in errors_in("etcd", written, Format.ZAP)] == [error, torn]
+
+
+def test_errors_of_the_soak_itself() -> None:
+    written = "WARNING asyncio: slow\nTraceback (most recent call last):"
+    assert [x.text for x in errors_in("agents", written, Format.PLAIN)] == [
+        "asyncio slow",
+        "Traceback (most recent call last):",
+    ]
+
+
+def test_each_line_is_of_the_first_kind_that_fits_or_unexplained() -> None:
+    known = ErrorLine("kube-apiserver", "dial: connection refused")
+    other = ErrorLine("kube-apiserver", "quota refused")
+    of_another_program = ErrorLine("etcd", "connection refused")
+    found = sort([known, other, known, of_another_program], [KILLED, ANY_REFUSAL])
+    assert found == Sorted(
+        (Kind("replica gone", 2, "it was killed"), Kind("refusal", 1, "somebody refused")),
+        (of_another_program,),
+    )
+
+
+def test_a_kind_that_was_not_seen_is_not_told() -> None:
+    assert sort([], [KILLED]) == Sorted((), ())
