@@ -85,6 +85,7 @@ WITHHELD = {
     "kubernetes.context",
     "kubernetes.kubeconfig",
     "kubernetes.namespace",
+    "console.proxies",
     "export.deadLetter.dir",
     "export.http.authToken",
     "export.http.endpoint",
