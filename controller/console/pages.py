@@ -59,6 +59,7 @@ class Pages:
         self._environment.globals["asset"] = self.path_of
         self._environment.globals["at"] = address
         self._environment.filters["short"] = short
+        self._environment.filters["counted"] = counted
         self._environment.filters["part"] = part
 
     def path_of(self, name: str) -> str:
@@ -87,6 +88,11 @@ def short(digest: str) -> str:
     head, _, tail = digest.rpartition(":")
     shown = tail if len(tail) <= _SHOWN else f"{tail[:_SHOWN]}…"
     return f"{head}:{shown}" if head else shown
+
+
+def counted(count: int, name: str) -> str:
+    """How many there are, as people write it."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def as_of(wall_ns: int) -> str:

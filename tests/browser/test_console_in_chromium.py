@@ -201,6 +201,7 @@ async def test_the_map_has_a_square_for_each_gpu_and_leads_to_its_node(console: 
             "zone-0 (3 nodes)",
             "zone-1 (3 nodes)",
         ]
+        assert await page.locator("#banners summary").inner_text() == "1 warning"
         canvas = page.locator("#map canvas").first
         colours = await canvas.evaluate(
             """x => { const brush = x.getContext("2d"), at = (i) => (6 + i * 13) * devicePixelRatio;
@@ -208,6 +209,13 @@ async def test_the_map_has_a_square_for_each_gpu_and_leads_to_its_node(console: 
             return [0, 1, 2].map((i) => colour(i).slice(0, 3).join()); }"""
         )
         assert colours == ["91,63,168", "31,95,191", "27,127,77"]
+        await _go(page, "/")
+        await page.wait_for_selector("#map[data-drawn='6']")
+        assert await page.locator("#map h3").all_inner_texts() == [
+            "v1:sha256:aaaaaaaaaaaa… (4 nodes)",
+            "v1:sha256:bbbbbbbbbbbb… (1 node)",
+            "- (1 node)",
+        ]
         await canvas.hover(position={"x": 6, "y": 6})
         assert await canvas.get_attribute("title") == "gpu-1: eligible, GPU 0: used"
         await canvas.click(position={"x": 6, "y": 6})

@@ -46,9 +46,18 @@ export async function drawMap() {
   place.dataset.drawn = String(count);
 }
 
+function counted(nodes) {
+  return nodes === 1 ? "1 node" : `${nodes} nodes`;
+}
+
+/* As the filter of the pages: enough of a class's hash to tell it from others. */
+function short(name) {
+  return name.length > 32 && name.startsWith("v1:sha256:") ? `${name.slice(0, 22)}…` : name;
+}
+
 function drawGroup(group, place, colours, side) {
   const heading = document.createElement("h3");
-  heading.textContent = `${group.name} (${group.nodes.length} nodes)`;
+  heading.textContent = `${short(group.name)} (${counted(group.nodes.length)})`;
   const most = Math.max(1, ...group.nodes.map((x) => x.cells.length));
   const width = Math.max(place.clientWidth, side), strip = most * (side + GAP) + side;
   const columns = Math.max(1, Math.floor(width / strip));
@@ -60,7 +69,7 @@ function drawGroup(group, place, colours, side) {
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `Map of ${group.nodes.length} nodes; the table has the same`);
+  canvas.setAttribute("aria-label", `Map of ${counted(group.nodes.length)}; the table has the same`);
   const brush = canvas.getContext("2d");
   brush.scale(scale, scale);
   group.nodes.forEach((node, index) => {
