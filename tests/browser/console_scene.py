@@ -23,7 +23,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
-from tests.builders.accounts import account, held, node_of, pod_document
+from tests.builders.accounts import account, held, node_of, pod_document, waiting_document
 from tests.builders.fleet_views import acceptance, fleet, gpu, healthy, node
 from tests.fakes.http_api import ApiWorld
 
@@ -45,6 +45,7 @@ async def fill(world: ApiWorld) -> None:
     world.seen = [
         SeenPod("team-a", "train-0", "uid-0", "gpu-1"),
         SeenPod("team-b", "waits-0", "uid-9", ""),
+        SeenPod("team-b", "train-7", "uid-8", ""),
     ]
     bound = account(pod_document(), held(), node=node_of())
     waiting = account(pod_document(node=""), node=None)
@@ -56,7 +57,19 @@ async def fill(world: ApiWorld) -> None:
         Rejection(ReasonCode.HASH_MISMATCH, "", 1, ("gpu-2",)),
     )
     waiting = replace(waiting, explanation=replace(waiting.explanation, rejections=rejections))
-    world.traces = {"team-a/train-0": bound, "team-b/waits-0": waiting}
+    pending = account(waiting_document(), node=None)
+    assert pending is not None
+    assert pending.explanation is not None
+    reasons = (
+        Rejection(ReasonCode.NODE_STALE, "gpu-3: silent for 2m10s", 3, ("gpu-3", "gpu-4", "gpu-5")),
+        Rejection(ReasonCode.HASH_MISMATCH, "gpu-2: driver 550.54.15", 1, ("gpu-2",)),
+    )
+    pending = replace(pending, explanation=replace(pending.explanation, rejections=reasons))
+    world.traces = {
+        "team-a/train-0": bound,
+        "team-b/waits-0": waiting,
+        "team-b/train-7": pending,
+    }
     refusal = Refusal(ReasonCode.NODE_STALE, HOSTILE)
     fits = tuple(NodeFit(x, refusal, 0, None) for x in sorted(world.fleet.nodes))
     world.fits = {"team-b/waits-0": FitReport(fits, {ReasonCode.NODE_STALE: len(fits)}, None)}

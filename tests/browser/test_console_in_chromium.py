@@ -43,7 +43,7 @@ PAGES = (
 PICTURES = {
     "console-fleet": "/",
     "console-node": "/ui/nodes/gpu-2",
-    "console-pod": "/ui/pods/team-b/waits-0",
+    "console-pod": "/ui/pods/team-b/train-7",
     "console-audit": "/ui/audit",
 }
 DESK = {"width": 1280, "height": 900}
