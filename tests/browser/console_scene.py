@@ -72,7 +72,13 @@ async def fill(world: ApiWorld) -> None:
     }
     refusal = Refusal(ReasonCode.NODE_STALE, HOSTILE)
     fits = tuple(NodeFit(x, refusal, 0, None) for x in sorted(world.fleet.nodes))
-    world.fits = {"team-b/waits-0": FitReport(fits, {ReasonCode.NODE_STALE: len(fits)}, None)}
+    report = FitReport(fits, {ReasonCode.NODE_STALE: len(fits)}, None)
+    silent = Refusal(ReasonCode.NODE_STALE, "silent for 2m10s")
+    plain = tuple(replace(x, refusal=silent) for x in fits)
+    world.fits = {
+        "team-b/waits-0": report,
+        "team-b/train-7": replace(report, fits=plain),
+    }
     world.warnings = [HOSTILE]
     world.alarms = {"gpu-2": ("LOG_RESET",)}
     await _fill_log(world)

@@ -312,6 +312,7 @@ async def test_pictures_of_the_documentation(console: Console, name: str) -> Non
     async with console.looking(device_scale_factor=1) as page:
         await _go(page, PICTURES[name])
         await page.wait_for_load_state("load")
+        assert await page.locator("#as-of").is_visible()
         if name == "console-fleet":
             await page.wait_for_selector("#map[data-drawn]")
         picture = await page.screenshot(animations="disabled")
