@@ -291,4 +291,4 @@ def test_it_is_refused_at_bind_and_the_pod_goes_elsewhere(world: World, loss: Lo
             )
             until("the last answer is on record", lambda: world.allowed(uid))
             assert world.decisions(uid)[0] == (node, "refused", [loss.code])
-            assert world.allowed(uid) == [other]
+            assert set(world.allowed(uid)) == {other}  # a slow answer is asked for again

@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from tests.hang import HANG_S
+
 T = TypeVar("T")
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = HANG_S
 """On a machine that does much else; nobody waits for it where all is well."""
 _POLL_S = 0.05
 
