@@ -19,7 +19,6 @@ from controller.audit.files import Disk, FileStore, LogBrokenError, Reserve
 from controller.audit.held_evidence import HeldEvidence
 from controller.audit.key import KeyChanges, LogKeyError, LogKeys, log_keys
 from controller.audit.log import Copies, DurableLog, Reporting
-from controller.audit.reading import record_of
 from controller.audit.sealing import LogIdentity
 from controller.audit.tree import CheckpointRecord, LogState, Replay, TreeFile
 from controller.audit.writer import Opened
@@ -35,6 +34,7 @@ from gpuwarden.audit.checkpoint import (
 from gpuwarden.audit.files import lines_of, log_files
 from gpuwarden.audit.merkle import Frontier
 from gpuwarden.audit.note import NoteError
+from gpuwarden.audit.reading import record_of
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S

@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from controller.audit.reading import TAIL_BYTES, recent_records
 from gpuwarden.audit.archive import archived_inventory
+from gpuwarden.audit.reading import TAIL_BYTES, recent_records
 from gpuwarden.audit.record import LogRecord, RecordKind
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import (

@@ -1,41 +1,22 @@
-"""Where a GPU was and who had it, from the records of an audit log. Pure.
+"""Where a GPU was and who had it, in rows of the HTTP API: the last of both, newest first. Pure."""
 
-Says what this log says: what is older than its files, or was decided by another replica, is in
-another log.
-"""
-
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from gpuwarden.audit.record import LogRecord, RecordKind
+from gpuwarden.audit import gpu_history
+from gpuwarden.audit.gpu_history import Hold, Stay
 
 MOST: Final = 200
 """Places, and holdings, of one history: the last ones."""
-_BEGINS: Final = frozenset(
-    {
-        RecordKind.RESERVATION_RESERVED,
-        RecordKind.RESERVATION_RESTORED,
-        RecordKind.RESERVATION_ALLOCATED,
-    }
-)
-_ENDS: Final = frozenset(
-    {
-        RecordKind.RESERVATION_RELEASED,
-        RecordKind.RESERVATION_EXPIRED,
-        RecordKind.RESERVATION_REVOKED,
-        RecordKind.RESERVATION_ENDED,
-    }
-)
-KINDS: Final = (RecordKind.EVIDENCE_ACCEPTED.value, "reservation.")
-"""Beginnings of the kinds that say something about a GPU."""
 
 
-class Place(msgspec.Struct, rename="kebab"):
-    """A node on which accepted evidence has shown the GPU."""
+class Place(msgspec.Struct, frozen=True, rename="kebab"):
+    """A slot of a node in which accepted evidence has shown the GPU."""
 
     node: str
+    index: int | None
+    """As NVML counts the node's GPUs; null where no evidence of then is kept."""
     since: str
     until: str
     """When evidence of the node no longer showed it, or another node's did; else empty."""
@@ -45,12 +26,15 @@ class Place(msgspec.Struct, rename="kebab"):
     """Its number in the log."""
 
 
-class Holding(msgspec.Struct, rename="kebab"):
-    """A pod that had the GPU."""
+class Holding(msgspec.Struct, frozen=True, rename="kebab"):
+    """A pod that had the GPU or one of its MIG devices."""
 
     namespace: str
     pod: str
+    """Empty where the pod was never born."""
     uid: str
+    gpu: str
+    """The GPU, or the MIG device."""
     node: str
     reservation: str
     since: str
@@ -59,7 +43,7 @@ class Holding(msgspec.Struct, rename="kebab"):
     ended_as: str
     """released, expired, revoked or ended; else empty."""
     record: int
-    """Number of the record that begins it."""
+    """Number of the first record of it."""
 
 
 class GpuHistory(msgspec.Struct, frozen=True, rename="kebab"):
@@ -71,54 +55,29 @@ class GpuHistory(msgspec.Struct, frozen=True, rename="kebab"):
     """Of the oldest record that was read; empty where there is none."""
 
 
-def history(records: Iterable[LogRecord], uuids: frozenset[str]) -> GpuHistory:
-    """Of a GPU and its MIG devices, from records in their order."""
-    places: list[Place] = []
-    holdings: list[Holding] = []
-    open_: dict[str, Holding] = {}
-    since = ""
-    for record in records:
-        since = since or record.ts
-        if record.kind == RecordKind.EVIDENCE_ACCEPTED:
-            _place(places, record, is_shown=_names(record, uuids))
-        elif _names(record, uuids):
-            _hold(holdings, open_, record)
-    return GpuHistory(places[: -MOST - 1 : -1], holdings[: -MOST - 1 : -1], since)
+def history_rows(history: gpu_history.GpuHistory) -> GpuHistory:
+    """The history of one GPU, by one log."""
+    return GpuHistory(
+        [_place(x) for x in history.stays[: -MOST - 1 : -1]],
+        [_holding(x) for x in history.holds[: -MOST - 1 : -1]],
+        history.records_since,
+    )
 
 
-def _place(places: list[Place], record: LogRecord, *, is_shown: bool) -> None:
-    node = record.subject.removeprefix("node/")
-    last = places[-1] if places else None
-    if last is not None and not last.until and (last.node == node) is not is_shown:
-        last.until = record.ts
-    if is_shown and (last is None or last.until):
-        places.append(Place(node, record.ts, "", _text(record, "evidence"), record.seq))
+def _place(stay: Stay) -> Place:
+    return Place(stay.node, stay.index, stay.since, stay.until or "", stay.evidence, stay.record)
 
 
-def _hold(holdings: list[Holding], open_: dict[str, Holding], record: LogRecord) -> None:
-    reservation = _text(record, "reservation")
-    held = open_.get(reservation)
-    if record.kind in _BEGINS and held is None:
-        namespace, _, pod = record.subject.removeprefix("pod/").partition("/")
-        node, uid = _text(record, "node"), _text(record, "uid")
-        held = Holding(namespace, pod, uid, node, reservation, record.ts, "", "", record.seq)
-        open_[reservation] = held
-        holdings.append(held)
-    elif record.kind in _ENDS and held is not None:
-        held.until, held.ended_as = record.ts, record.decision
-        del open_[reservation]
-
-
-def _names(record: LogRecord, uuids: frozenset[str]) -> bool:
-    """Whether it names one of them; a list that was too long holds its first items only."""
-    found = record.refs.get("gpus")
-    if isinstance(found, dict):
-        found = found.get("first")
-    if isinstance(found, list):
-        return any(isinstance(x, str) and x in uuids for x in found)
-    return record.refs.get("gpu") in uuids
-
-
-def _text(record: LogRecord, key: str) -> str:
-    value = record.refs.get(key)
-    return value if isinstance(value, str) else ""
+def _holding(hold: Hold) -> Holding:
+    return Holding(
+        hold.namespace,
+        hold.pod,
+        hold.uid,
+        hold.gpu,
+        hold.node,
+        hold.reservation,
+        hold.since,
+        hold.until or "",
+        "" if hold.until is None else hold.state,
+        hold.record,
+    )

@@ -6,12 +6,12 @@ from typing import Final
 
 import msgspec
 
-from controller.audit.reading import Recent
 from controller.explain.fleet_rows import FleetFacts, NodeRow, node_row
 from controller.explain.node import findings
 from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.quarantine import Shown, pin_changes
 from controller.fleet.view import FleetSnapshot, NodeView
+from gpuwarden.audit.reading import Recent
 from gpuwarden.audit.record import LogRecord
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import ClassDocument, Scalar, diff

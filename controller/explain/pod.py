@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from controller.audit.reading import Recent
 from controller.explain.pod_document import PodDocument, read_pod
 from controller.explain.stages import WRONG, Case, Stage, stages
 from controller.fleet.view import FleetSnapshot
@@ -12,6 +11,7 @@ from controller.ledger.reservation_id import ReservationIds, ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.explanation import PodExplanation
 from controller.placement.keys import GIVEN_GUARANTEE, RESERVATION_ID
+from gpuwarden.audit.reading import Recent
 from gpuwarden.audit.record import LogRecord, RecordKind
 
 _NO_LEDGER = "this controller reserves nothing: it has no admission.tls"

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from controller.audit.reading import Recent
 from controller.binding.request import PodsUnavailableError
 from controller.explain.pod import AllocationTrace, Asked, trace_of
 from controller.fleet.view import FleetSnapshot
@@ -15,6 +14,7 @@ from controller.ledger.reservation_id import ReservationIds
 from controller.ledger.store import LedgerSnapshot
 from controller.placement.explanation import FitReport, PodExplanation
 from controller.placement.pod import PodDecodeError
+from gpuwarden.audit.reading import Recent
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-from controller.audit.reading import recent_records
 from controller.binding.idle import USE_KINDS, Remembered, remembered
 from controller.fleet.enrollment import QuarantineEntry
 from controller.ledger.restore import Grants
 from controller.operations.logged import open_grants, quarantine_entries
+from gpuwarden.audit.reading import recent_records
 from gpuwarden.audit.record import LogRecord, RecordKind
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.names import Event

@@ -22,7 +22,12 @@ from controller.fleet.quarantine import QuarantineFate
 from controller.ledger.record import PodRef, RecordInvalidError, in_claiming_order, key_of
 from controller.ledger.restore import Grants, LoggedGrant, restored_as_releasing
 from controller.record import Record
-from gpuwarden.audit.record import LogRecord, RecordKind
+from gpuwarden.audit.record import (
+    RESERVATION_BEGINS,
+    RESERVATION_ENDS,
+    LogRecord,
+    RecordKind,
+)
 
 # --- quarantine entries
 # Every replica records what it sees, so each log says by itself which nodes are out.
@@ -90,23 +95,6 @@ def _text(record: LogRecord, key: str) -> str:
 # beginning, and its end also where another replica brought it about. So what has no end in the
 # log of its maker was in force, or came to its end while that replica was down.
 
-_BEGINS: Final = frozenset(
-    {
-        RecordKind.RESERVATION_RESERVED,
-        RecordKind.RESERVATION_CONFIRMED,
-        RecordKind.RESERVATION_RELEASING,
-        RecordKind.RESERVATION_RESTORED,
-        RecordKind.RESERVATION_ALLOCATED,
-    }
-)
-_ENDS: Final = frozenset(
-    {
-        RecordKind.RESERVATION_RELEASED,
-        RecordKind.RESERVATION_EXPIRED,
-        RecordKind.RESERVATION_REVOKED,
-        RecordKind.RESERVATION_ENDED,
-    }
-)
 _POD: Final = re.compile("pod/([^/]+)/([^/]+)")
 _ANY_CALL: Final = "0" * 8
 """To see whether a record could be made."""
@@ -120,7 +108,7 @@ def open_grants(records: Iterable[LogRecord]) -> Grants:
     """
     found: dict[tuple[str, str], LoggedGrant] = {}
     for record in records:
-        begins, ends = record.kind in _BEGINS, record.kind in _ENDS
+        begins, ends = record.kind in RESERVATION_BEGINS, record.kind in RESERVATION_ENDS
         for grant in _grants(record) if begins or ends else ():
             key = (key_of(grant.gpu), grant.reservation)
             if ends:

@@ -5,20 +5,22 @@ Blocks, and is bounded by how much of the log's end is read; call it on a thread
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from controller.audit.reading import (
+from controller.web.documents import PageRequest
+from controller.web.v1_operations import AuditPage, AuditRow, Query
+from gpuwarden.audit.archive import archived_inventory
+from gpuwarden.audit.gpu_history import HISTORY_KINDS, GpuHistory, gpu_history, with_serial
+from gpuwarden.audit.reading import (
     Recent,
     recent_lines,
     recent_records,
     record_of,
     records_about,
 )
-from controller.explain.gpu_history import KINDS
-from controller.web.documents import PageRequest
-from controller.web.v1_operations import AuditPage, AuditRow, Query
 from gpuwarden.audit.record import LogRecord
 
 _SEARCHED_BYTES: Final = 16 << 20
@@ -27,10 +29,22 @@ _AS_WRITTEN: Final = re.compile(r"[A-Za-z0-9 ./_-]*")
 """What stands in a line as it is, so that other lines need not be decoded."""
 
 
-def records_of_gpus(folder: Path) -> Iterator[LogRecord]:
+def gpu_of_serial(folder: Path, serial: str) -> str | None:
+    """UUID of the GPU that has had this serial; of several on a board the first."""
+    found = with_serial(_records_of_gpus(folder), serial, partial(archived_inventory, folder))
+    return min(found, default=None)
+
+
+def history_of(folder: Path, uuid: str, mig_devices: Iterable[str]) -> GpuHistory:
+    """Where a GPU was and who had it."""
+    records, inventory_of = _records_of_gpus(folder), partial(archived_inventory, folder)
+    return gpu_history(records, uuid, inventory_of, mig_devices=mig_devices)
+
+
+def _records_of_gpus(folder: Path) -> Iterator[LogRecord]:
     """Those that say something about any GPU, in their order."""
     try:
-        yield from recent_records(folder, KINDS)
+        yield from recent_records(folder, HISTORY_KINDS)
     except OSError:
         return  # readiness says that the log cannot be read
 

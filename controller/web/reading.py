@@ -29,7 +29,7 @@ from controller.explain.fleet_rows import (
     wanted_gpus,
     wanted_nodes,
 )
-from controller.explain.gpu_history import history
+from controller.explain.gpu_history import history_rows
 from controller.explain.node_detail import node_detail
 from controller.explain.pod import AllocationTrace
 from controller.explain.pod_views import PodRow, SeenPod, pod_detail, pod_rows, verdicts
@@ -44,7 +44,7 @@ from controller.placement.explanation import FitReport
 from controller.policy import Policy
 from controller.web.answers import ProblemError, refused
 from controller.web.documents import PageRequest
-from controller.web.log_reading import about, records_of_gpus, search
+from controller.web.log_reading import about, gpu_of_serial, history_of, search
 from controller.web.operations import Operation
 from controller.web.v1_operations import (
     AuditPage,
@@ -65,6 +65,7 @@ from controller.web.v1_operations import (
     page_of,
 )
 from controller.web.viewers import Viewer, Viewers
+from gpuwarden.audit.gpu_history import is_uuid
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -238,20 +239,21 @@ class Reading:
         )
 
     def _gpu_of(self, facts: FleetFacts, wanted: str, *, has_serials: bool) -> GpuDetail:
-        now, uuids = None, frozenset({wanted})
+        now, uuid, parts = None, wanted, frozenset[str]()
         for node in facts.fleet.nodes.values():
             for gpu in () if node.acceptance is None else node.acceptance.gpus:
-                parts = {gpu.uuid, *(x.uuid for x in gpu.mig_devices)}
-                if wanted in parts or (has_serials and wanted == gpu.serial):
+                devices = frozenset(x.uuid for x in gpu.mig_devices)
+                if wanted in {gpu.uuid, *devices} or (has_serials and wanted == gpu.serial):
                     row = node_row(facts, node, has_serials=has_serials)
                     now = next(x for x in row.gpus if x.uuid == gpu.uuid)
-                    uuids = frozenset(parts)
-        records = records_of_gpus(self._sources.audit)
-        found = history(records, uuids)
-        if now is None and not found.places and not found.holdings:
+                    uuid, parts = gpu.uuid, devices
+        if now is None and has_serials and not is_uuid(wanted):
+            uuid = gpu_of_serial(self._sources.audit, wanted) or wanted
+        found = history_of(self._sources.audit, uuid, parts)
+        if now is None and not found.stays and not found.holds:
             text = "no node shows a GPU of this UUID or serial now, and this log names none"
             raise ProblemError(HTTPStatus.NOT_FOUND, text)
-        return GpuDetail(wanted if now is None else now.uuid, now, found)
+        return GpuDetail(uuid, now, history_rows(found))
 
     async def _classes(self, asked: Asked) -> ClassPage:
         facts, policy = self._sources.facts(), self._sources.policy()

@@ -55,7 +55,6 @@ class GpuDetail(msgspec.Struct, frozen=True, rename="kebab"):
     """One GPU, whether a node shows it now or only the log knows it."""
 
     uuid: str
-    """Empty where only a serial is known."""
     now: GpuRow | None
     history: GpuHistory
 

@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 from controller.access import CallerKind, present_caller
 from controller.admission.made_pods import namespace_of
 from controller.audit.past_classes import PastClasses
-from controller.audit.reading import records_about
 from controller.binding.request import BoundPods
 from controller.explain.fit import FitQuery
 from controller.explain.gpus import Holders, holders_in, nobody
@@ -37,6 +36,7 @@ from controller.settings import ControllerSettings
 from controller.web.verbs import ExtenderVerbs
 from controller.wiring.binding import BindingParts, is_report_only
 from controller.wiring.cluster import Cluster
+from gpuwarden.audit.reading import records_about
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb

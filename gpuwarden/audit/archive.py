@@ -1,4 +1,4 @@
-"""Reads archived evidence from the folder of a log: the inventory that it shows.
+"""Reads archived evidence from the folder of a log, and the inventory that it shows.
 
 Reading only. Verifies neither signature nor chain: `gpuwarden audit reverify` does. What is read
 has the digest that was asked for.
@@ -32,16 +32,22 @@ def archived_inventory(folder: Path, digest: str) -> Inventory | None:
     """The inventory of the evidence of that digest; None where it is not kept or unreadable."""
     if not _DIGEST.fullmatch(digest):
         return None
-    for kind in (FOLDER, CITED_FOLDER):
-        for path in (folder / kind).glob(f"*/{digest}.json"):
-            try:
-                return _inventory(_kept(path), digest)
-            except (OSError, ArchivedEvidenceError, DecodeError):
-                return None
+    for path in archived_files(folder, digest):
+        try:
+            return _inventory(archived_in(path), digest)
+        except (OSError, ArchivedEvidenceError, DecodeError):
+            return None
     return None
 
 
-def _kept(path: Path) -> ArchivedEvidence:
+def archived_files(folder: Path, beginning: str) -> list[Path]:
+    """Files of the evidence whose digests begin so, sorted."""
+    folders = (folder / FOLDER, folder / CITED_FOLDER)
+    return sorted(path for x in folders for path in x.glob(f"*/{beginning}*.json"))
+
+
+def archived_in(path: Path) -> ArchivedEvidence:
+    """What is in one of them; raises OSError and ArchivedEvidenceError."""
     with open_to_read(path) as file:
         return read_archived_evidence(file.read(MAX_ARCHIVED_EVIDENCE_BYTES + 1))
 

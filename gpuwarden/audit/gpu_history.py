@@ -1,16 +1,23 @@
 """Where a GPU has been and who has had it, from the records of one log or of several replicas'.
 
 The log names the GPUs of each acceptance; serial, slot and machine are in the evidence archived
-with it, and are not known any more once that is gone. Times are of the controllers' clocks. Pure:
-records and inventories go in.
+with it, and are not known any more once that is gone. What is older than the records, or was
+decided by a replica whose log is not among them, is not in a history. Times are of the
+controllers' clocks. Pure: records and inventories go in.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from gpuwarden.audit.record import LogRecord, RecordKind
+from gpuwarden.audit.record import (
+    RESERVATION_BEGINS,
+    RESERVATION_ENDS,
+    LogRecord,
+    RecordKind,
+    last_refs,
+)
 from gpuwarden.evidence.model import Inventory
 from gpuwarden.evidence.node_identity import serial
 
@@ -22,23 +29,8 @@ InventoryOf = Callable[[str], Inventory | None]
 
 _NODE: Final = "node/"
 _POD: Final = "pod/"
-_BEGINS: Final = frozenset(
-    {
-        RecordKind.RESERVATION_RESERVED,
-        RecordKind.RESERVATION_CONFIRMED,
-        RecordKind.RESERVATION_RELEASING,
-        RecordKind.RESERVATION_RESTORED,
-        RecordKind.RESERVATION_ALLOCATED,
-    }
-)
-_ENDS: Final = frozenset(
-    {
-        RecordKind.RESERVATION_RELEASED,
-        RecordKind.RESERVATION_EXPIRED,
-        RecordKind.RESERVATION_REVOKED,
-        RecordKind.RESERVATION_ENDED,
-    }
-)
+_UUIDS: Final = ("GPU-", "MIG-")
+_MIG: Final = "MIG-"
 _FAULTS: Final = frozenset({RecordKind.RESERVATION_MISMATCH, RecordKind.RESERVATION_UNRESERVED})
 
 
@@ -59,6 +51,10 @@ class Stay:
     """RFC 3339: since when the driver reported it as lost at the end of the stay."""
     evidence: str
     """Digest of the evidence that first shows it."""
+    log: str
+    """Origin of the log that has the record of it."""
+    record: int
+    """Number of that record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +75,10 @@ class Hold:
     """RFC 3339; None while it lasts."""
     state: str
     """What the last record reports of it: `reserved`, `confirmed`, `released`, …"""
+    log: str
+    """Origin of the log that has the first record of it."""
+    record: int
+    """Number of that record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,8 @@ class GpuHistory:
     """Oldest first, as the others."""
     holds: tuple[Hold, ...]
     happenings: tuple[Happening, ...]
+    records_since: str
+    """RFC 3339: the oldest record that was read; empty where there is none."""
 
 
 def in_order(records: Iterable[LogRecord]) -> tuple[LogRecord, ...]:
@@ -121,16 +123,56 @@ def gpu_histories(
     """
     ordered = in_order(records)
     known = cache(inventory_of)
-    uuids = _named(ordered, wanted) or _with_serial(ordered, wanted, known)
-    return tuple(_history(ordered, uuid, known) for uuid in sorted(uuids))
+    uuids = _beginning(ordered, wanted) if is_uuid(wanted) else with_serial(ordered, wanted, known)
+    return tuple(gpu_history(ordered, uuid, known) for uuid in sorted(uuids))
+
+
+def gpu_history(
+    records: Iterable[LogRecord],
+    uuid: str,
+    inventory_of: InventoryOf,
+    *,
+    mig_devices: Iterable[str] = (),
+) -> GpuHistory:
+    """The history of one GPU, from records in order of time, each looked at once.
+
+    `mig_devices`: those of the GPU that are known from elsewhere.
+    """
+    reading = _Reading(uuid, inventory_of, frozenset(mig_devices))
+    for record in records:
+        reading.take(record)
+    return reading.history()
 
 
 # --- which GPUs are meant
 
 
-def _named(records: Iterable[LogRecord], wanted: str) -> set[str]:
-    if not wanted.startswith(("GPU-", "MIG-")):
-        return set()
+def is_uuid(wanted: str) -> bool:
+    """Whether it is a UUID or a beginning of one, and no serial."""
+    return wanted.startswith(_UUIDS)
+
+
+def with_serial(records: Iterable[LogRecord], wanted: str, inventory_of: InventoryOf) -> set[str]:
+    """UUIDs of the GPUs that have this serial.
+
+    Evidence is not looked at where that of earlier records has the serials of all its GPUs.
+    """
+    found: set[str] = set()
+    seen: set[str] = set()
+    for record in records:
+        if not _accepts(record) or (_is_whole(record) and seen.issuperset(_texts(record, "gpus"))):
+            continue
+        inventory = _inventory(record, inventory_of)
+        for gpu in () if inventory is None else inventory.gpus:
+            number = serial(gpu.serial)
+            if number is not None:
+                seen.add(gpu.uuid)
+            if number == wanted:
+                found.add(gpu.uuid)
+    return found
+
+
+def _beginning(records: Iterable[LogRecord], wanted: str) -> set[str]:
     return {
         uuid
         for record in records
@@ -140,78 +182,96 @@ def _named(records: Iterable[LogRecord], wanted: str) -> set[str]:
     }
 
 
-def _with_serial(records: Iterable[LogRecord], wanted: str, inventory_of: InventoryOf) -> set[str]:
-    found = (_inventory(x, inventory_of) for x in records if _accepts(x))
-    return {
-        gpu.uuid
-        for inventory in found
-        if inventory is not None
-        for gpu in inventory.gpus
-        if serial(gpu.serial) == wanted
-    }
-
-
 # --- one GPU
 
 
-def _history(records: tuple[LogRecord, ...], uuid: str, inventory_of: InventoryOf) -> GpuHistory:
-    parts, number, product = {uuid}, None, None
-    for record in records:
-        if not _accepts(record) or uuid not in _gpus(record, inventory_of):
-            continue
-        inventory = _inventory(record, inventory_of)
-        for gpu in () if inventory is None else inventory.gpus:
-            if gpu.uuid == uuid:
-                parts |= {x.uuid for x in gpu.mig_devices}
-                number = serial(gpu.serial) or number
-                product = gpu.product or product
-    return GpuHistory(
-        uuid,
-        number,
-        product,
-        _stays(records, uuid, inventory_of),
-        _holds(records, parts),
-        tuple(_happenings(records, parts)),
-    )
+class _Reading:
+    """What the records so far have of one GPU."""
 
+    def __init__(self, uuid: str, inventory_of: InventoryOf, mig_devices: frozenset[str]) -> None:
+        self._uuid = uuid
+        self._inventory_of = inventory_of
+        self._parts = {uuid, *mig_devices}
+        self._serial: str | None = None
+        self._product: str | None = None
+        self._stays: list[Stay] = []
+        self._holds: dict[tuple[str, str], Hold] = {}
+        """By GPU or MIG device and reservation; of all MIG devices, as evidence that shows whose
+        they are may come later."""
+        self._happenings: list[tuple[tuple[str, ...], Happening]] = []
+        """With what each is about."""
+        self._since = ""
 
-def _stays(records: Iterable[LogRecord], uuid: str, inventory_of: InventoryOf) -> tuple[Stay, ...]:
-    found: list[Stay] = []
-    for record in records:
-        if not _accepts(record):
-            continue
+    def take(self, record: LogRecord) -> None:
+        """Records come in order of time."""
+        self._since = self._since or record.ts
+        if _accepts(record):
+            self._accepted(record)
+        elif record.kind in RESERVATION_BEGINS or record.kind in RESERVATION_ENDS:
+            # Any replica may have made a record of it; the first end counts until it is restored.
+            for gpu in self._may_be_parts(_texts(record, "gpus")):
+                key = gpu, _text(record, "reservation")
+                self._holds[key] = _after(self._holds.get(key), record, gpu)
+        else:
+            gpus, happening = _happening(record)
+            parts = self._may_be_parts(gpus)
+            if parts:
+                self._happenings.append((parts, happening))
+
+    def history(self) -> GpuHistory:
+        """All of it."""
+        holds = (x for x in self._holds.values() if x.gpu in self._parts)
+        return GpuHistory(
+            self._uuid,
+            self._serial,
+            self._product,
+            tuple(self._stays),
+            tuple(sorted(holds, key=lambda x: (x.since, x.gpu, x.reservation))),
+            tuple(x for parts, x in self._happenings if not self._parts.isdisjoint(parts)),
+            self._since,
+        )
+
+    def _may_be_parts(self, gpus: Iterable[str]) -> tuple[str, ...]:
+        return tuple(x for x in gpus if x in self._parts or x.startswith(_MIG))
+
+    def _accepted(self, record: LogRecord) -> None:
         node = record.subject.removeprefix(_NODE)
-        last = found[-1] if found and found[-1].until is None else None
-        if uuid in _gpus(record, inventory_of):
-            stay = _stay(record, node, uuid, inventory_of)
-            if last is not None and _is_same_place(last, stay):
-                found[-1] = replace(_completed(last, stay), lost=None)
-                continue
-            if last is not None:
-                found[-1] = replace(last, until=record.ts)
-            found.append(stay)
-        elif last is not None and last.node == node:
-            if uuid in _texts(record, "lost"):
-                found[-1] = replace(last, lost=last.lost or record.ts)
+        last = self._stays[-1] if self._stays and self._stays[-1].until is None else None
+        shows = _shows(record, self._uuid, self._inventory_of)
+        if shows:
+            self._shown(record, node, last)
+        elif shows is not None and last is not None and last.node == node:
+            if self._uuid in _texts(record, "lost"):
+                self._stays[-1] = replace(last, lost=last.lost or record.ts)
             else:
-                found[-1] = replace(last, until=record.ts)
-    return tuple(found)
+                self._stays[-1] = replace(last, until=record.ts)
 
-
-def _stay(record: LogRecord, node: str, uuid: str, inventory_of: InventoryOf) -> Stay:
-    inventory = _inventory(record, inventory_of)
-    gpus = () if inventory is None else inventory.gpus
-    gpu = next((x for x in gpus if x.uuid == uuid), None)
-    return Stay(
-        node,
-        record.ts,
-        None,
-        None if inventory is None else inventory.host.system_uuid,
-        None if gpu is None else gpu.index,
-        None if gpu is None else gpu.pci_bus_id,
-        None,
-        _text(record, "evidence"),
-    )
+    def _shown(self, record: LogRecord, node: str, last: Stay | None) -> None:
+        inventory = _inventory(record, self._inventory_of)
+        gpus = () if inventory is None else inventory.gpus
+        gpu = next((x for x in gpus if x.uuid == self._uuid), None)
+        if gpu is not None:
+            self._parts |= {x.uuid for x in gpu.mig_devices}
+            self._serial = serial(gpu.serial) or self._serial
+            self._product = gpu.product or self._product
+        stay = Stay(
+            node,
+            record.ts,
+            None,
+            None if inventory is None else inventory.host.system_uuid,
+            None if gpu is None else gpu.index,
+            None if gpu is None else gpu.pci_bus_id,
+            None,
+            _text(record, "evidence"),
+            record.origin,
+            record.seq,
+        )
+        if last is not None and _is_same_place(last, stay):
+            self._stays[-1] = replace(_completed(last, stay), lost=None)
+            return
+        if last is not None:
+            self._stays[-1] = replace(last, until=record.ts)
+        self._stays.append(stay)
 
 
 def _is_same_place(one: Stay, other: Stay) -> bool:
@@ -233,22 +293,10 @@ def _completed(one: Stay, other: Stay) -> Stay:
     )
 
 
-def _holds(records: Iterable[LogRecord], parts: set[str]) -> tuple[Hold, ...]:
-    """Any replica may have made a record of it; the first end counts until it is restored."""
-    found: dict[tuple[str, str], Hold] = {}
-    for record in records:
-        if record.kind not in _BEGINS and record.kind not in _ENDS:
-            continue
-        for gpu in parts.intersection(_texts(record, "gpus")):
-            key = gpu, _text(record, "reservation")
-            found[key] = _after(found.get(key), record, gpu)
-    return tuple(sorted(found.values(), key=lambda x: (x.since, x.gpu, x.reservation)))
-
-
 def _after(before: Hold | None, record: LogRecord, gpu: str) -> Hold:
     namespace, _, pod = record.subject.removeprefix(_POD).partition("/")
     state = record.kind.removeprefix("reservation.")
-    ends = record.kind in _ENDS
+    ends = record.kind in RESERVATION_ENDS
     if before is None:
         return Hold(
             namespace,
@@ -260,6 +308,8 @@ def _after(before: Hold | None, record: LogRecord, gpu: str) -> Hold:
             record.ts,
             record.ts if ends else None,
             state,
+            record.origin,
+            record.seq,
         )
     named = replace(
         before,
@@ -273,25 +323,17 @@ def _after(before: Hold | None, record: LogRecord, gpu: str) -> Hold:
     return named
 
 
-def _happenings(records: Iterable[LogRecord], parts: set[str]) -> Iterator[Happening]:
-    for record in records:
-        if record.kind in _FAULTS and not parts.isdisjoint(_texts(record, "gpus")):
-            yield _happening(record, _text(record, "node"), _text(record, "uid"))
-        elif record.kind == RecordKind.NODE_STATE:
-            refs = _last(record)
-            if refs.get("gpu") in parts:
-                detail = str(refs.get("detail") or refs.get("kind") or "")
-                yield _happening(record, record.subject.removeprefix(_NODE), detail)
-
-
-def _happening(record: LogRecord, node: str, detail: str) -> Happening:
-    return Happening(record.ts, record.kind, record.decision, record.subject, node, detail)
-
-
-def _last(record: LogRecord) -> Mapping[str, object]:
-    """A record that counts many alike has the references of the last of them."""
-    last = record.refs.get("last")
-    return last if isinstance(last, dict) else record.refs
+def _happening(record: LogRecord) -> tuple[tuple[str, ...], Happening]:
+    """The GPUs that something happened to, if any, and what."""
+    if record.kind == RecordKind.NODE_STATE:
+        refs = last_refs(record) or record.refs
+        gpus: tuple[str, ...] = (str(refs.get("gpu", "")),)
+        node = record.subject.removeprefix(_NODE)
+        detail = str(refs.get("detail") or refs.get("kind") or "")
+    else:
+        gpus = _texts(record, "gpus") if record.kind in _FAULTS else ()
+        node, detail = _text(record, "node"), _text(record, "uid")
+    return gpus, Happening(record.ts, record.kind, record.decision, record.subject, node, detail)
 
 
 # --- what a record names
@@ -301,20 +343,29 @@ def _accepts(record: LogRecord) -> bool:
     return record.kind == RecordKind.EVIDENCE_ACCEPTED
 
 
-def _gpus(record: LogRecord, inventory_of: InventoryOf) -> tuple[str, ...]:
-    """UUIDs of an acceptance; of a list that was too long for its record, by the evidence."""
-    if isinstance(record.refs.get("gpus"), list):
-        return _texts(record, "gpus")
+def _shows(record: LogRecord, uuid: str, inventory_of: InventoryOf) -> bool | None:
+    """Whether an acceptance shows the GPU; None where its list was too long and is not kept."""
+    if _is_whole(record):
+        return uuid in _texts(record, "gpus")
     inventory = _inventory(record, inventory_of)
-    return () if inventory is None else tuple(x.uuid for x in inventory.gpus)
+    if inventory is not None:
+        return any(x.uuid == uuid for x in inventory.gpus)
+    return True if uuid in _texts(record, "gpus") else None
 
 
 def _inventory(record: LogRecord, inventory_of: InventoryOf) -> Inventory | None:
     return inventory_of(_text(record, "evidence"))
 
 
+def _is_whole(record: LogRecord) -> bool:
+    return isinstance(record.refs.get("gpus"), list)
+
+
 def _texts(record: LogRecord, key: str) -> tuple[str, ...]:
+    """The items of a list; of one that was too long for its record, the first."""
     found = record.refs.get(key)
+    if isinstance(found, dict):
+        found = found.get("first")
     return tuple(x for x in found if isinstance(x, str)) if isinstance(found, list) else ()
 
 

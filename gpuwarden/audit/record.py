@@ -6,7 +6,7 @@ recognised among others in a collected log. Pure: no IO, no clock.
 
 import re
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -154,6 +154,27 @@ class RecordKind(StrEnum):
     CHECKPOINT = "checkpoint", "a signed checkpoint over all records before it"
 
 
+RESERVATION_BEGINS: Final = frozenset(
+    {
+        RecordKind.RESERVATION_RESERVED,
+        RecordKind.RESERVATION_CONFIRMED,
+        RecordKind.RESERVATION_RELEASING,
+        RecordKind.RESERVATION_RESTORED,
+        RecordKind.RESERVATION_ALLOCATED,
+    }
+)
+"""Kinds that say of a reservation that it is there."""
+RESERVATION_ENDS: Final = frozenset(
+    {
+        RecordKind.RESERVATION_RELEASED,
+        RecordKind.RESERVATION_EXPIRED,
+        RecordKind.RESERVATION_REVOKED,
+        RecordKind.RESERVATION_ENDED,
+    }
+)
+"""Kinds that say that a reservation has come to its end."""
+
+
 class RecordError(Exception):
     """The line is not a record; the message is why."""
 
@@ -179,6 +200,12 @@ class LogRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refs: dict[str, Any]
     prev: str
     """SHA-256 of the line before, or GENESIS."""
+
+
+def last_refs(record: LogRecord) -> dict[str, Any] | None:
+    """Of a record that counts many alike: the references of the last of them."""
+    last = record.refs.get("last")
+    return last if isinstance(last, dict) else None
 
 
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from controller.audit.reading import Recent
 from controller.explain.pod import AllocationTrace, Asked, trace_of
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, HolderState, PodRef
@@ -16,6 +15,7 @@ from controller.placement.keys import RequirementRules
 from controller.placement.pod import decode_pod
 from controller.placement.requirements import parse_requirements
 from controller.policy import NodeMode
+from gpuwarden.audit.reading import Recent
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.bindings import IDS
 from tests.builders.fleet_views import NOW_NS, fleet, healthy, mig_slice

@@ -20,6 +20,8 @@ from controller.explain.pod_views import SeenPod
 from controller.people.rights import INSPECT, OPERATE, read_pods
 from controller.record import Record
 from controller.web.viewers import COOKIE, GROUP_HEADER, USER_HEADER
+from gpuwarden.audit.archived_evidence import FOLDER
+from gpuwarden.audit.files import file_name
 from gpuwarden.audit.merkle import Frontier, leaf_hash, verify_consistency, verify_inclusion
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import SystemClock
@@ -27,7 +29,11 @@ from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.accounts import account, held, node_of, pod_document
+from tests.builders.archived_evidence import archived_evidence
+from tests.builders.audit_log import log
+from tests.builders.evidence import Scene
 from tests.builders.fleet_views import fleet, healthy
+from tests.builders.inventory import gpu, inventory
 from tests.fakes.http_api import ApiWorld, api_world
 
 ANNA = Person("anna", ("dev",))
@@ -227,6 +233,24 @@ async def test_one_node_and_one_gpu(world: ApiWorld) -> None:
     assert held_one["now"]["reserved-by"] == ["team-a/train-0"]
     status, problem = await world.ask("GET", "/v1/nodes/none", "reader")
     assert (status, problem["code"]) == (404, "NODE_UNKNOWN")
+
+
+async def test_a_serial_that_no_node_shows_any_more_is_found_in_the_log(world: ApiWorld) -> None:
+    kept = archived_evidence(Scene(evidence={"inventory": inventory(gpu(2))}))
+    folder = world.audit / FOLDER / "20261128"
+    folder.mkdir(parents=True)
+    (folder / f"{kept.digest}.json").write_bytes(kept.encoded())
+    uuid, serial = gpu(2).uuid, gpu(2).serial
+    refs = {"gpus": [uuid], "lost": [], "evidence": kept.digest}
+    (line,) = log(1, kind="evidence.accepted", subject="node/gone", refs=refs)
+    (world.audit / file_name(1)).write_bytes(line)
+    operator = {"svid": "/gpuwarden/operator/jane"}
+    found = await get(world, f"/v1/gpus/{serial}", None, **operator)
+    assert (found["uuid"], found["now"]) == (uuid, None)
+    (place,) = found["history"]["places"]
+    assert (place["node"], place["index"], place["until"]) == ("gone", 2, "")
+    assert (await world.ask("GET", f"/v1/gpus/{serial}", "reader"))[0] == 404
+    assert (await get(world, f"/v1/gpus/{uuid}"))["history"] == found["history"]
 
 
 # --- events

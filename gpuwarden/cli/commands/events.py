@@ -12,7 +12,8 @@ import msgspec
 from cyclopts import Parameter
 
 from gpuwarden.audit.files import log_files
-from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordError, decode_record
+from gpuwarden.audit.reading import LINE_LIMIT, parts_at_end, record_of
+from gpuwarden.audit.record import LogRecord
 from gpuwarden.cli.commands.gpu import when
 from gpuwarden.cli.commands.reverify import DEFAULT_STORE
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
@@ -25,7 +26,6 @@ from gpuwarden.regular_file import open_to_read
 _POLL_S: Final = 0.5
 _TAIL_BYTES: Final = 8 << 20
 _MOST: Final = 10_000
-_LINE_LIMIT: Final = 2 * MAX_RECORD_BYTES
 _QUIET: Final = frozenset({"checkpoint", "evidence.round", "log.rotate", "use.account"})
 """Kinds that come by the clock; shown where they are asked for."""
 
@@ -110,17 +110,10 @@ class Tail:
     def __init__(self, folder: Path, limit: int = _TAIL_BYTES) -> None:
         """Raises FileNotFoundError for a folder without a log."""
         self._folder = folder
-        files = log_files(folder)
-        self._path = files[-1]
-        self._offset = 0
-        self._skips_first = False
-        left = limit - self._path.stat().st_size
-        for path in reversed(files[:-1]):
-            if left <= 0:
-                break
-            self._path, left = path, left - path.stat().st_size
-        if left < 0:
-            self._offset, self._skips_first = -left, True
+        self._path, start = parts_at_end(log_files(folder), limit)[0]
+        self._offset = max(0, start - 1)
+        self._skips_first = start > 0
+        """The rest of a line that began before."""
 
     def new(self) -> Iterator[LogRecord]:
         """Whole records that this has not given yet; what is none is skipped."""
@@ -135,17 +128,16 @@ class Tail:
     def _rest(self) -> Iterator[LogRecord]:
         with open_to_read(self._path) as file:
             file.seek(self._offset, os.SEEK_SET)
-            while text := file.readline(_LINE_LIMIT):
-                if not text.endswith(b"\n") and len(text) < _LINE_LIMIT:
+            while text := file.readline(LINE_LIMIT):
+                if not text.endswith(b"\n") and len(text) < LINE_LIMIT:
                     return  # is being written
                 self._offset += len(text)
                 if self._skips_first:
                     self._skips_first = False
                     continue
-                try:
-                    yield decode_record(text.removesuffix(b"\n"))
-                except RecordError:
-                    continue
+                record = record_of(text)
+                if record is not None:
+                    yield record
 
 
 def _plain(record: LogRecord) -> dict[str, Any]:

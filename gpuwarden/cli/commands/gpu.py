@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from gpuwarden.audit.archive import archived_inventory
-from gpuwarden.audit.files import lines_of, log_files
+from gpuwarden.audit.files import log_files
 from gpuwarden.audit.gpu_history import (
     HISTORY_KINDS,
     GpuHistory,
@@ -18,7 +18,8 @@ from gpuwarden.audit.gpu_history import (
     Stay,
     gpu_histories,
 )
-from gpuwarden.audit.record import LogRecord, RecordError, decode_record
+from gpuwarden.audit.reading import recent_records
+from gpuwarden.audit.record import LogRecord
 from gpuwarden.cli.commands.reverify import DEFAULT_STORE
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import Output
@@ -95,14 +96,9 @@ def records_of(folders: Sequence[Path]) -> Iterator[LogRecord]:
 
     What is no record, such as a line that is being written, is skipped: `audit verify` tells.
     """
-    marks = tuple(f'"kind":"{x}'.encode() for x in HISTORY_KINDS)
     for folder in folders:
-        for line in lines_of(log_files(folder)):
-            if any(mark in line for mark in marks):
-                try:
-                    yield decode_record(line.removesuffix(b"\n"))
-                except RecordError:
-                    continue
+        log_files(folder)  # a folder without a log is a mistake of whoever names it
+        yield from recent_records(folder, HISTORY_KINDS, limit_bytes=None)
 
 
 def when(at: str | None) -> str:

@@ -10,23 +10,19 @@ from typing import Any, Final
 
 from cryptography import x509
 
+from gpuwarden.audit.archive import archived_files, archived_in
 from gpuwarden.audit.archived_evidence import (
-    CITED_FOLDER,
-    FOLDER,
-    MAX_ARCHIVED_EVIDENCE_BYTES,
     ArchivedEvidence,
     ArchivedEvidenceError,
-    read_archived_evidence,
     reverify,
 )
 from gpuwarden.audit.files import lines_of, log_files
-from gpuwarden.audit.record import LogRecord, RecordError, RecordKind, decode_record
+from gpuwarden.audit.record import LogRecord, RecordError, RecordKind, decode_record, last_refs
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.terminal import facts, joined, shown
 from gpuwarden.evidence.canonical import sha256_hex
-from gpuwarden.regular_file import open_to_read
 
 DEFAULT_STORE: Final = Path("/var/lib/gpuwarden/audit")
 _MAX_BUNDLE: Final = 1 << 20
@@ -105,7 +101,7 @@ class _Mentions:
 
     def and_(self, record: LogRecord) -> "_Mentions":
         """With one more."""
-        if _last(record) is not None:
+        if last_refs(record) is not None:
             return _Mentions(self.arrival, self.citing, record)
         if record.kind in _OF_ARRIVAL:
             return _Mentions(self.arrival or record, self.citing, self.counting)
@@ -127,7 +123,7 @@ class _Mentions:
 def _meant(store: Path, digest: str) -> tuple[str, _Mentions]:
     """The one digest that begins so, as far as archive and log know, and what names it."""
     mentions = _mentions(store, digest)
-    known = sorted(mentions.keys() | {path.stem for path in _files(store, digest)})
+    known = sorted(mentions.keys() | {path.stem for path in archived_files(store, digest)})
     if len(known) > 1:
         more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
         text = f"{digest} is the beginning of several digests: {', '.join(known[:_LISTED])}{more}"
@@ -139,16 +135,10 @@ def _meant(store: Path, digest: str) -> tuple[str, _Mentions]:
 def _mentions(store: Path, digest: str) -> Mapping[str, _Mentions]:
     found: dict[str, _Mentions] = {}
     for record in _naming(store, digest):
-        named = (_last(record) or record.refs).get("evidence")
+        named = (last_refs(record) or record.refs).get("evidence")
         if isinstance(named, str) and named.startswith(digest):
             found[named] = found.get(named, _Mentions()).and_(record)
     return found
-
-
-def _last(record: LogRecord) -> dict[str, Any] | None:
-    """Of a record that counts many alike: the references of the last of them."""
-    last = record.refs.get("last")
-    return last if isinstance(last, dict) else None
 
 
 def _naming(store: Path, digest: str) -> Iterator[LogRecord]:
@@ -169,15 +159,9 @@ def _naming(store: Path, digest: str) -> Iterator[LogRecord]:
 # --- the archive
 
 
-def _files(store: Path, digest: str) -> list[Path]:
-    folders = (store / FOLDER, store / CITED_FOLDER)
-    return sorted(path for x in folders for path in x.glob(f"*/{digest}*.json"))
-
-
 def _archived_evidence(store: Path, digest: str, mentions: _Mentions) -> ArchivedEvidence:
-    for path in _files(store, digest):
-        with open_to_read(path) as file:
-            return read_archived_evidence(file.read(MAX_ARCHIVED_EVIDENCE_BYTES + 1))
+    for path in archived_files(store, digest):
+        return archived_in(path)
     due = mentions.archived_by
     if due is not None:
         raise ArchivedEvidenceError(

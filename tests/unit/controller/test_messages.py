@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from controller.audit.reading import Recent
 from controller.explain.fit import PodFit
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, HolderState, Origin, PodRef
@@ -23,6 +22,7 @@ from controller.placement.explanation import FitReport, NodeFit
 from controller.placement.node_verdict import Limit, Promise
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.policy import Level
+from gpuwarden.audit.reading import Recent
 from gpuwarden.audit.record import decode_record
 from gpuwarden.evidence.model import Allocation, GpuProcess, LostGpu, MigDevice, NvLink
 from gpuwarden.finding import Finding

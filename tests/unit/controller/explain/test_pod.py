@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from controller.audit.reading import Recent
 from controller.explain.pod_document import read_pod
 from controller.explain.stages import StageState
 from controller.ledger.record import HolderState, PodRef
 from controller.placement.pod import PodDecodeError
+from gpuwarden.audit.reading import Recent
 from gpuwarden.audit.record import LogRecord, decode_record
 from tests.builders.accounts import (
     GPU,

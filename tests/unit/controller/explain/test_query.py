@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import msgspec
 
-from controller.audit.reading import Recent
 from controller.binding.request import PodsUnavailableError
 from controller.explain.pod import AllocationTrace
 from controller.explain.query import PodQuery
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.explanation import PodExplanation
 from controller.placement.pod import decode_pod
+from gpuwarden.audit.reading import Recent
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.accounts import GPU, UID, held, node_of, pod_document
 from tests.builders.bindings import IDS

@@ -12,6 +12,8 @@ from gpuwarden.audit.gpu_history import (
     Hold,
     Stay,
     gpu_histories,
+    gpu_history,
+    with_serial,
 )
 from gpuwarden.audit.record import FORMAT, GENESIS, LogRecord, RecordKind
 from gpuwarden.evidence.model import Inventory, MigDevice
@@ -111,7 +113,9 @@ def test_a_gpu_that_moves_has_one_stay_on_each_node(logs: Logs) -> None:
     logs.accept(2, "n1", A)
     logs.accept(3, "n2", A)
     assert places(logs.one()) == [("n1", when(1), when(3)), ("n2", when(3), None)]
-    assert logs.one().stays[0] == Stay("n1", when(1), when(3), None, None, None, None, first)
+    assert logs.one().stays[0] == Stay(
+        "n1", when(1), when(3), None, None, None, None, first, "lab/a", 1
+    )
     assert places(logs.one(OTHER)) == [("n1", when(1), when(2))]
 
 
@@ -166,6 +170,24 @@ def test_a_long_list_of_gpus_is_read_from_the_evidence(logs: Logs) -> None:
     assert places(logs.one("165")) == [("n1", when(1), None)]
 
 
+def test_a_long_list_whose_evidence_is_not_kept_says_what_its_beginning_says(logs: Logs) -> None:
+    logs.accept(1, "n1", A)
+    short = {"count": 99, "digest": "d", "first": [OTHER]}
+    logs.note(2, RecordKind.EVIDENCE_ACCEPTED, "node/n1", "accepted", {"gpus": short})
+    logs.note(3, RecordKind.EVIDENCE_ACCEPTED, "node/n1", "accepted", {"digest": "d"})
+    assert places(logs.one()) == [("n1", when(1), None)]
+    assert places(logs.one(OTHER)) == [("n1", when(2), None)]
+
+
+def test_a_reservation_of_many_gpus_is_a_hold_of_those_that_its_record_names(logs: Logs) -> None:
+    refs = {"gpus": {"count": 99, "first": [A]}, "reservation": "r1", "node": "n1", "uid": "u"}
+    logs.note(1, RecordKind.RESERVATION_RESERVED, "pod/team-a/train-0", "reserved", refs)
+    logs.note(
+        2, RecordKind.RESERVATION_RESERVED, "pod/team-a/x", "reserved", {"gpus": {"count": 9}}
+    )
+    assert [x.pod for x in logs.one().holds] == ["train-0"]
+
+
 def test_a_lost_gpu_stays_and_its_loss_has_a_time_until_it_answers(logs: Logs) -> None:
     logs.accept(1, "n1", A)
     logs.accept(2, "n1", lost=(A,))
@@ -182,6 +204,22 @@ def test_the_beginning_of_a_uuid_means_all_that_begin_so(logs: Logs) -> None:
     assert logs.of("") == ()
 
 
+def test_evidence_of_gpus_whose_serials_are_known_is_not_read_again(logs: Logs) -> None:
+    unread = inventory(gpu(uuid=A, serial=None), gpu(uuid=B, serial="166"))
+    whole = inventory(gpu(uuid=A, serial="165"), gpu(uuid=B, serial="166"))
+    for at, shown in ((1, unread), (2, whole), (3, whole)):
+        logs.accept(at, "n1", A, B, shown=shown)
+    logs.accept(4, "n2", B)
+    looked: list[str] = []
+
+    def inventory_of(digest: str) -> Inventory | None:
+        looked.append(digest)
+        return logs.archive.get(digest)
+
+    assert with_serial(logs.records, "165", inventory_of) == {A}
+    assert looked == [f"{1:064x}", f"{2:064x}"]
+
+
 def test_a_serial_of_two_gpus_means_both(logs: Logs) -> None:
     logs.accept(
         1, "n1", A, B, shown=inventory(gpu(uuid=A, serial="165"), gpu(uuid=B, serial="165"))
@@ -193,7 +231,7 @@ def test_a_reservation_is_one_hold_from_its_first_record_to_its_end(logs: Logs) 
     logs.accept(1, "n1", A)
     for at, what in ((2, "reserved"), (3, "confirmed"), (4, "releasing")):
         logs.reserve(at, what, "train-0", A, OTHER)
-    held = Hold("team-a", "train-0", "uid-1", A, "n1", "r1", when(2), None, "releasing")
+    held = Hold("team-a", "train-0", "uid-1", A, "n1", "r1", when(2), None, "releasing", "lab/a", 2)
     assert logs.one().holds == (held,)
     logs.reserve(5, "released", "train-0", A)
     (hold,) = logs.one().holds
@@ -235,6 +273,19 @@ def test_holds_of_mig_devices_belong_to_their_gpu(logs: Logs) -> None:
     logs.reserve(2, "allocated", "small", "MIG-1")
     logs.reserve(3, "allocated", "else", "MIG-2", reservation="r2")
     assert [(x.pod, x.gpu) for x in logs.one().holds] == [("small", "MIG-1")]
+
+
+def test_whose_a_mig_device_is_may_be_known_later_or_from_elsewhere(logs: Logs) -> None:
+    logs.reserve(1, "allocated", "small", "MIG-1")
+    logs.reserve(2, "allocated", "other", "MIG-2", reservation="r2")
+    logs.note(3, RecordKind.NODE_STATE, "node/n1", "gpu-unhealthy", {"gpu": "MIG-1"})
+    known = gpu_history(logs.records, A, logs.archive.get, mig_devices=("MIG-2",))
+    assert [x.pod for x in known.holds] == ["other"]
+    part = MigDevice(uuid="MIG-1", profile="1g.10gb", memory_mib=9728)
+    logs.accept(4, "n1", A, shown=inventory(gpu(uuid=A, mig=True, mig_devices=(part,))))
+    assert [x.pod for x in logs.one().holds] == ["small"]
+    assert [x.at for x in logs.one().happenings] == [when(3)]
+    assert logs.one().records_since == when(1)
 
 
 def test_logs_of_replicas_are_merged_by_time_and_a_record_counts_once(logs: Logs) -> None:

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.audit.reading import Recent, recent_records, records_about
 from controller.audit.sealing import LogIdentity, Sealer
 from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.files import file_name
+from gpuwarden.audit.reading import Recent, recent_records, records_about
 from gpuwarden.audit.record import RecordKind
 from tests.builders.audit_log import log
 
@@ -29,7 +29,7 @@ def write_log(folder: Path, *kinds: RecordKind, per_file: int = 4) -> list[bytes
     return lines
 
 
-def numbers(folder: Path, *prefixes: str, limit: int = 1 << 20) -> list[int]:
+def numbers(folder: Path, *prefixes: str, limit: int | None = 1 << 20) -> list[int]:
     return [x.seq for x in recent_records(folder, prefixes, limit)]
 
 
@@ -49,6 +49,11 @@ def test_no_more_than_so_many_bytes_from_the_end(tmp_path: Path) -> None:
     assert numbers(tmp_path, "bind.", limit=last_three + 1) == [8, 9, 10]
     assert numbers(tmp_path, "bind.", limit=1) == []
     assert numbers(tmp_path, "bind.", limit=sum(map(len, lines))) == list(range(1, 11))
+
+
+def test_a_whole_log_has_no_limit(tmp_path: Path) -> None:
+    write_log(tmp_path, *[BIND] * 10)
+    assert numbers(tmp_path, "bind.", limit=None) == list(range(1, 11))
 
 
 def test_files_before_those_bytes_are_not_opened(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Reads the last records of a log again, by kind or subject, while it may be written to.
 
-Reads from the end and is bounded in bytes: what is older is not looked at. Verifies nothing:
-opening the log has checked the chain of the file in use.
+Reads from the end and can be bounded in bytes: what is older is not looked at. Verifies nothing:
+the controller has checked the chain of the file in use when it opened the log, and `gpuwarden audit
+verify` checks all of it.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,16 +18,17 @@ from gpuwarden.regular_file import open_to_read
 
 TAIL_BYTES: Final = 64 << 20
 """At 100 reservations a minute some ten hours."""
-_LINE_LIMIT: Final = 2 * MAX_RECORD_BYTES
+LINE_LIMIT: Final = 2 * MAX_RECORD_BYTES
+"""How much of a line is read at once: no record is as long."""
 
 
 def recent_records(
-    folder: Path, prefixes: tuple[str, ...], limit_bytes: int = TAIL_BYTES
+    folder: Path, prefixes: tuple[str, ...], limit_bytes: int | None = TAIL_BYTES
 ) -> Iterator[LogRecord]:
     """Records whose kinds begin with one of `prefixes`, oldest first; raises OSError.
 
-    A folder without a log has none. What is no record, such as a line that is being written,
-    is skipped.
+    `limit_bytes`: None for the whole log. A folder without a log has none. What is no record, such
+    as a line that is being written, is skipped.
     """
     marks = tuple(f'"kind":"{x}'.encode() for x in prefixes)
     for line in recent_lines(folder, limit_bytes):
@@ -36,9 +38,13 @@ def recent_records(
                 yield record
 
 
-def recent_lines(folder: Path, limit_bytes: int = TAIL_BYTES) -> Iterator[bytes]:
+def recent_lines(folder: Path, limit_bytes: int | None = TAIL_BYTES) -> Iterator[bytes]:
     """The whole lines of so many bytes at the end, oldest first, with their LF; raises OSError."""
-    for path, start in _parts(folder, limit_bytes):
+    try:
+        files = log_files(folder)
+    except FileNotFoundError:
+        return
+    for path, start in parts_at_end(files, limit_bytes):
         yield from _lines(path, start)
 
 
@@ -50,12 +56,10 @@ def record_of(line: bytes) -> LogRecord | None:
         return None
 
 
-def _parts(folder: Path, limit_bytes: int) -> list[tuple[Path, int]]:
-    """The newest files, and where to begin in each."""
-    try:
-        files = log_files(folder)
-    except FileNotFoundError:
-        return []
+def parts_at_end(files: Sequence[Path], limit_bytes: int | None) -> list[tuple[Path, int]]:
+    """The newest of a log's files, and where so many bytes at the end begin in each."""
+    if limit_bytes is None:
+        return [(path, 0) for path in files]
     found, left = [], limit_bytes
     for path in reversed(files):
         size = path.stat().st_size
@@ -71,7 +75,7 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
         if start:
             file.seek(start - 1)
             file.readline()  # the rest of a line that began before
-        while line := file.readline(_LINE_LIMIT):
+        while line := file.readline(LINE_LIMIT):
             yield line
 
 
