@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -388,8 +388,7 @@ def _is_of_this_origin(request: web.Request) -> bool:
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site == "same-origin"
-    origin = urlsplit(request.headers.get("Origin", ""))
-    return origin.scheme == "https" and origin.netloc == request.host
+    return request.headers.get("Origin") == f"https://{request.host}"
 
 
 def _inner(path: str) -> str:

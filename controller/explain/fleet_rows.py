@@ -88,6 +88,7 @@ class NodeRow(msgspec.Struct, frozen=True, rename="kebab"):
     reason: str
     """Reason code; empty where the node is eligible."""
     detail: str
+    """Empty for callers without a role: it can name serials."""
     mode: str
     level: str
     """Of the last accepted evidence, as all below; empty where there is none."""
@@ -134,7 +135,7 @@ def node_row(facts: FleetFacts, node: NodeView, *, has_serials: bool = False) ->
         name=node.name,
         state=state.value,
         reason=code,
-        detail=detail,
+        detail=detail if has_serials else "",
         mode=node.mode.value,
         level="" if accepted is None else accepted.level.value,
         attestation_hash="" if accepted is None else accepted.attestation_hash,

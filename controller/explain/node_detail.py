@@ -114,9 +114,11 @@ def node_detail(
         driver="" if host is None else host.driver or "",
         system_uuid="" if host is None else host.system_uuid or "",
         findings=findings(node, shown.record if shown.known else None, facts.now_ns)[1:],
-        warnings=[*node.warnings, *(() if accepted is None else accepted.warnings)],
+        warnings=[*node.warnings, *(() if accepted is None else accepted.warnings)]
+        if has_serials
+        else [],
         alarms=list(alarms),
-        enrollment=_enrollment(shown),
+        enrollment=_enrollment(shown, has_serials=has_serials),
         comparison=_comparison(facts.fleet, node),
         timeline=[timed(x) for x in reversed(recent.records)],
         records_since=recent.since,
@@ -137,20 +139,31 @@ def timed(record: LogRecord) -> Timed:
     )
 
 
-def _enrollment(shown: Shown) -> Enrollment:
+def _enrollment(shown: Shown, *, has_serials: bool) -> Enrollment:
+    """Without serials, and without the texts that can name one."""
     denial: QuarantineEntry | None = shown.denial
     return Enrollment(
         version=shown.version,
         gpus=[x.uuid for x in shown.record.gpus],
         spire_agent=shown.record.spire_agent or "",
-        quarantined_for="" if denial is None else f"{denial.code}: {denial.reason}",
+        quarantined_for="" if denial is None else _quarantine(denial, has_reason=has_serials),
         quarantined_by="" if denial is None else denial.actor,
         quarantined_at="" if denial is None else rfc3339(denial.wall_ns),
         can_be_accepted=shown.candidate is not None,
         changes=[
-            PinChange(x.change.value, x.subject, x.pinned, x.offered) for x in pin_changes(shown)
+            PinChange(
+                x.change.value,
+                x.subject,
+                x.pinned if has_serials else "",
+                x.offered if has_serials else "",
+            )
+            for x in pin_changes(shown)
         ],
     )
+
+
+def _quarantine(denial: QuarantineEntry, *, has_reason: bool) -> str:
+    return f"{denial.code}: {denial.reason}" if has_reason else str(denial.code)
 
 
 def _comparison(fleet: FleetSnapshot, node: NodeView) -> ClassComparison:

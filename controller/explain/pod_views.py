@@ -218,13 +218,14 @@ def _explained(code: str) -> Mapping[str, str]:
     return {"cause": text.cause, "remedy": text.remedy}
 
 
-def verdicts(fits: Iterable[NodeFit]) -> Iterator[NodeVerdict]:
-    """Every node's, in the order of their names."""
+def verdicts(fits: Iterable[NodeFit], *, has_details: bool) -> Iterator[NodeVerdict]:
+    """Every node's, in the order of their names; a detail can name a serial."""
     for fit in fits:
         if fit.refusal is not None:
             code = fit.refusal.code.value
             remedy = _explained(code).get("remedy", "")
-            yield NodeVerdict(fit.node, False, code, fit.refusal.detail, remedy, "")  # noqa: FBT003 -- as in its fields
+            detail = fit.refusal.detail if has_details else ""
+            yield NodeVerdict(fit.node, False, code, detail, remedy, "")  # noqa: FBT003 -- as in its fields
         else:
             promise = "" if fit.promise is None else fit.promise.guarantee.value
             yield NodeVerdict(fit.node, True, "", "", "", promise)  # noqa: FBT003 -- same

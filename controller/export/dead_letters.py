@@ -44,10 +44,12 @@ class DeadLetters:
         )
         data = "".join(f"{line}\n" for line in lines).encode()
         private_folder(self._folder)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(self._letters, flags, _MODE)
         with os.fdopen(descriptor, "ab") as file:
             require_regular(descriptor, self._letters)
+            if _is_torn(descriptor, file.tell()):
+                data = b"\n" + data
             if file.tell() + self._size(self._replaying) + len(data) > self._most_bytes:
                 return False
             file.write(data)
@@ -89,6 +91,11 @@ class DeadLetters:
 
     def _size(self, path: Path) -> int:
         return path.stat().st_size if path.exists() else 0
+
+
+def _is_torn(descriptor: int, size: int) -> bool:
+    """Whether a crash or a full disk cut off the last line."""
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -175,12 +175,9 @@ class Delivery:
                 pass
             elif self._leads():
                 await self._lead()
-            elif self._backlog and self._is_due(self._kept_up_ns, _KEEP_UP_NS):
-                self._kept_up_ns = self._clock.boottime_ns()
-                await self._read_positions()
-                self._mend()
             else:
-                self._mend()
+                self._is_ready = False  # another one may deliver before we lead again
+                await self._keep_up()
         except DocumentChangedError:
             self._is_ready = False
         except (_HeldError, DocumentsUnavailableError, PositionTextError) as error:
@@ -201,6 +198,12 @@ class Delivery:
             await self._deliver(records)
         if self._asked_ns is None or self._is_due(self._asked_ns, _CHECK_NS):
             await self._check()
+
+    async def _keep_up(self) -> None:
+        if self._backlog and self._is_due(self._kept_up_ns, _KEEP_UP_NS):
+            self._kept_up_ns = self._clock.boottime_ns()
+            await self._read_positions()
+        self._mend()
 
     def _hold(self, reason: str) -> None:
         self._is_ready = False
@@ -267,7 +270,7 @@ class Delivery:
         except AlreadySentError:
             self._batch_name = None
             raise
-        except (DeliveryError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 -- whatever a library raises is no end of ours
             told = _told(error, self._terms.timeout_s)
             self._failed.inc()
             self._suffer(str(told))
@@ -308,7 +311,7 @@ class Delivery:
         try:
             async with asyncio.timeout(self._terms.timeout_s):
                 await self._exporter.check()
-        except (DeliveryError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 -- as in `_attempt`
             self._suffer(str(_told(error, self._terms.timeout_s)))
         else:
             self._mend()
@@ -435,10 +438,13 @@ def _batch_in(text: str) -> str:
         raise PositionTextError("no name of a batch is in it") from None
 
 
-def _told(error: DeliveryError | TimeoutError, timeout_s: float) -> DeliveryError:
+def _told(error: Exception, timeout_s: float) -> DeliveryError:
+    """The text of an error that the exporter does not know can have a secret in it."""
     if isinstance(error, DeliveryError):
         return error
-    return DeliveryError(f"no answer within {timeout_s:g} s", Cure.TIME)
+    if isinstance(error, TimeoutError):
+        return DeliveryError(f"no answer within {timeout_s:g} s", Cure.TIME)
+    return DeliveryError(f"the exporter failed: {type(error).__name__}", Cure.TIME)
 
 
 class _FailedAttemptError(Exception):

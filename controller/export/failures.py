@@ -82,7 +82,7 @@ def retry_after_s(header: str | None, wall: datetime) -> float:
         return min(LONGEST_WAIT_S, float(text))
     try:
         until = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter of numbers that no date can have
         return 0.0
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)

@@ -69,13 +69,13 @@ class HttpExporter:
         status, text, retry_after = await self._ask("POST", headers, json_array(batch.records))
         if status not in _SUCCESS:
             wait_s = retry_after_s(retry_after, utc(self._wall_ns()))
-            raise DeliveryError(_what(status, text), cure_of_status(status), wait_s)
+            raise DeliveryError(self._what(status, text), cure_of_status(status), wait_s)
 
     async def check(self) -> None:
         """Ask for the head; any answer counts that does not refuse us. Raises DeliveryError."""
         status, text, _ = await self._ask("HEAD", {}, None)
         if status in _REFUSED or is_redirect(status) or cure_of_status(status) is Cure.TIME:
-            raise DeliveryError(_what(status, text), cure_of_status(status))
+            raise DeliveryError(self._what(status, text), cure_of_status(status))
 
     async def close(self) -> None:
         """Close the session."""
@@ -100,7 +100,8 @@ class HttpExporter:
             text = f"no answer within {self._target.timeout_s:g} s"
             raise DeliveryError(text, Cure.TIME) from None
         except aiohttp.ClientError as error:
-            raise DeliveryError(self._without_token(error), Cure.TIME) from None
+            text = self._without_token(str(error) or type(error).__name__)
+            raise DeliveryError(text, Cure.TIME) from None
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -116,14 +117,14 @@ class HttpExporter:
             )
         return self._session
 
-    def _without_token(self, error: Exception) -> str:
-        text = without_secrets(str(error) or type(error).__name__)
+    def _what(self, status: int, text: str) -> str:
+        if is_redirect(status):
+            expected = "expected the final URL in the settings"
+            return f"HTTP {status}: the endpoint redirects; {expected}"
+        shown = " ".join(self._without_token(text)[:_MAX_SHOWN].split())
+        return f"HTTP {status}: {shown}" if shown else f"HTTP {status}"
+
+    def _without_token(self, text: str) -> str:
+        """Of the whole text, before anything is cut off: a part of a token is found by nothing."""
         token = self._target.token
-        return text.replace(token, REDACTED) if token else text
-
-
-def _what(status: int, text: str) -> str:
-    if is_redirect(status):
-        return f"HTTP {status}: the endpoint redirects; expected the final URL in the settings"
-    shown = " ".join(without_secrets(text[:_MAX_SHOWN]).split())
-    return f"HTTP {status}: {shown}" if shown else f"HTTP {status}"
+        return without_secrets(text.replace(token, REDACTED) if token else text)

@@ -78,6 +78,7 @@ class Node(msgspec.Struct, frozen=True, rename="kebab"):
     reason: str
     """Reason code; empty where the node is eligible."""
     detail: str
+    """Empty for callers without a role: it can name serials."""
     mode: str
     """env, plugin, per-gpu or dra."""
     level: str
@@ -246,7 +247,7 @@ def _node(node: NodeView, now_ns: int, asked: PageRequest) -> Node:
     return Node(
         state=message.state,
         reason=message.code,
-        detail=message.detail,
+        detail=message.detail if asked.has_serials else "",
         mode=message.mode,
         level=message.level,
         attestation_hash=message.attestation_hash,

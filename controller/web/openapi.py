@@ -7,6 +7,7 @@ import msgspec
 
 from controller.web.documents import Problem
 from controller.web.operations import (
+    MOST_AFTER,
     MOST_KEYS,
     OPERATIONS,
     RETRIED,
@@ -149,7 +150,7 @@ def _answers(each: OperationSpec, schema_of: dict[str, dict[str, Any]]) -> dict[
 
 def _paging() -> list[dict[str, Any]]:
     limit = {"type": "integer", "minimum": 1, "maximum": MOST_KEYS, "default": MOST_KEYS}
-    after = {"type": "string", "maxLength": 253}
+    after = {"type": "string", "maxLength": MOST_AFTER}
     return [
         {
             "name": "limit",

@@ -213,7 +213,8 @@ OPERATIONS: Final = {
 
 # --- parameters of pages
 
-_MOST_CHARS: Final = 253
+MOST_AFTER: Final = 512
+"""Characters of `after`: namespace, name and UID of a pod have more than a name has."""
 _SHOWN: Final = 80
 _DIGITS: Final = len(str(MOST_KEYS))
 
@@ -242,6 +243,6 @@ def _limit(text: str) -> int:
 
 
 def _after(text: str) -> str:
-    if len(text) > _MOST_CHARS:
-        raise QueryError(f"after: expected at most {_MOST_CHARS} characters")
+    if len(text) > MOST_AFTER:
+        raise QueryError(f"after: expected at most {MOST_AFTER} characters")
     return text

@@ -20,6 +20,7 @@ from controller.audit.proofs import NoProofError, prove_consistency, prove_inclu
 from controller.explain.classes import list_classes
 from controller.explain.fleet_rows import (
     FleetFacts,
+    GpuRow,
     Grouping,
     NodeRow,
     Wanted,
@@ -74,6 +75,7 @@ from gpuwarden.wire.v1 import fleet_pb2
 T = TypeVar("T")
 _ROWS_NS: Final = NS_PER_S
 """How long rows of the whole fleet are shown again."""
+_ELSEWHERE: Final = "why is shown to inspectors"
 NO_PODS: Final = "this controller has no Kubernetes API to ask, and knows no pods"
 
 FromPods = Callable[[str, str], Awaitable[T]]
@@ -160,8 +162,18 @@ class Reading:
 
     # --- fleet
 
-    async def _status(self, _asked: Asked) -> StatusView:
-        return self._sources.status()
+    async def _status(self, asked: Asked) -> StatusView:
+        status = self._sources.status()
+        if asked.viewer.reads:
+            return status
+        return msgspec.structs.replace(
+            status,
+            not_ready=_ELSEWHERE if status.not_ready else "",
+            warnings=[],
+            replicas=[],
+            alarms={},
+            spire="",
+        )
 
     async def _fleet(self, asked: Asked) -> msgspec.Struct:
         facts, wanted = self._sources.facts(), _wanted(asked)
@@ -223,10 +235,10 @@ class Reading:
         facts, wanted = self._sources.facts(), _wanted(asked)
 
         def make() -> GpuPage:
-            before = asked.page.after.partition("/")[0]
+            before = asked.page.after.partition(" ")[0]
             rows = node_rows(facts, has_serials=asked.viewer.has_serials, since=before)
             found, following = page_of(
-                ((f"{x.node}/{x.index:04}", x) for x in wanted_gpus(rows, wanted)), asked.page
+                (_gpu_keyed(x) for x in wanted_gpus(rows, wanted)), asked.page
             )
             return GpuPage(following, found)
 
@@ -308,7 +320,7 @@ class Reading:
         if isinstance(found, Refusal):
             raise refused(found)
         trace = trace_message(found, self._sources.clock.wall_ns())
-        return pod_detail(trace if asked.viewer.reads else shown_trace(trace))
+        return pod_detail(trace if asked.viewer.has_serials else shown_trace(trace))
 
     async def _verdicts(self, asked: Asked) -> VerdictPage:
         if self._sources.verdicts is None:
@@ -317,7 +329,8 @@ class Reading:
             found = await self._sources.verdicts(asked.get("namespace"), asked.get("name"))
         if isinstance(found, Refusal):
             raise refused(found)
-        rows, following = page_of(((x.node, x) for x in verdicts(found.fits)), asked.page)
+        told = verdicts(found.fits, has_details=asked.viewer.has_serials)
+        rows, following = page_of(((x.node, x) for x in told), asked.page)
         return VerdictPage(following, rows)
 
     async def _reservations(self, asked: Asked) -> ReservationPage:
@@ -338,6 +351,9 @@ class Reading:
     # --- audit log
 
     async def _audit(self, asked: Asked) -> AuditPage:
+        if not asked.viewer.has_serials:
+            text = "records name serial numbers: they are for inspectors and operators"
+            raise refused(Refusal(ReasonCode.ROLE_DENIED, text))
         after = asked.page.after
         if after and not after.isdecimal():
             text = f"after: {after[:80]!a}, expected the number of a record"
@@ -408,6 +424,11 @@ def _wanted(asked: Asked) -> Wanted:
         pool=get("pool"),
         mode=get("mode"),
     )
+
+
+def _gpu_keyed(row: GpuRow) -> tuple[str, GpuRow]:
+    """Keys come in the order of nodes: a space is before all that a node's name can go on with."""
+    return f"{row.node} {row.index:04}", row
 
 
 def _is_wanted(row: PodRow, asked: Asked) -> bool:

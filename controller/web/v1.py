@@ -7,7 +7,7 @@ size and in what a caller may ask in a second, as the operations beside it.
 import asyncio
 import hashlib
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -40,6 +40,8 @@ _KEPT: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 _STREAMS: Final = 64
+_STREAMS_OF_ONE: Final = 8
+"""Of one caller, so that nobody takes those of all."""
 _STREAM_S: Final = 45.0
 """Shorter than a connection may be busy. Who it is for is asked again with each."""
 _LOOK_S: Final = 1.0
@@ -75,7 +77,7 @@ class V1:
         self._failed = failed
         self._answer_s = answer_s
         self._stream_s = stream_s
-        self._streams = 0
+        self._streams = Counter[str]()
         self._news = _News()
 
     def add_routes(self, app: web.Application) -> None:
@@ -122,7 +124,7 @@ class V1:
                 viewer = await self.demand(request, spec.access)
                 asked = _asked(spec, request, viewer)
                 if operation is Operation.V1_EVENTS:
-                    return await self._stream(request)
+                    return await self._stream(request, viewer.key)
                 return await self._respond(operation, request, asked)
         except ProblemError as found:
             return problem_response(found.status, found.problem, retry_s=found.retry_s)
@@ -150,11 +152,14 @@ class V1:
 
     # --- server-sent events
 
-    async def _stream(self, request: web.Request) -> web.StreamResponse:
-        if self._streams >= _STREAMS:
+    async def _stream(self, request: web.Request, caller: str) -> web.StreamResponse:
+        if self._streams.total() >= _STREAMS:
             text = f"{_STREAMS} streams are open"
             raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, text)
-        self._streams += 1
+        if self._streams[caller] >= _STREAMS_OF_ONE:
+            text = f"{_STREAMS_OF_ONE} streams of this caller are open"
+            raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        self._streams[caller] += 1
         response = web.StreamResponse(
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         )
@@ -168,7 +173,9 @@ class V1:
             with suppress(ConnectionError):
                 await response.write_eof()
         finally:
-            self._streams -= 1
+            self._streams[caller] -= 1
+            if not self._streams[caller]:
+                del self._streams[caller]
         return response
 
     async def _pieces(self) -> AsyncIterator[bytes]:

@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 
 class StatusView(msgspec.Struct, frozen=True, rename="kebab"):
-    """This controller, and what a person should know before they believe the rest."""
+    """This controller, and what a person should know before they believe the rest.
+
+    Warnings, replicas, alarms and SPIRE are empty for callers who may not see the fleet.
+    """
 
     cluster: str
     replica: str

@@ -202,7 +202,7 @@ def _is_on_this_machine(request: web.Request) -> bool:
     """By its address, and by the name that it asked for: a page of elsewhere may not look in."""
     try:
         is_local = ip_address(request.remote or "").is_loopback
+        host = urlsplit(f"//{request.host}").hostname
     except ValueError:
         return False
-    host = urlsplit(f"//{request.host}").hostname or ""
     return is_local and host in _LOCAL_NAMES

@@ -185,7 +185,7 @@ def _document(content: bytes | bytearray) -> Any:  # noqa: ANN401 - JSON
 def _date(text: str | None) -> datetime | None:
     try:
         return None if text is None else parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter of numbers that no date can have
         return None
 
 

@@ -121,7 +121,7 @@ class StubExporter:
         self._steps = steps
         self.keeps_batches = sink.keeps_batches
         self.batches: list[Batch] = []
-        self.failures: list[DeliveryError] = []
+        self.failures: list[Exception] = []
         """Raised one by one, before anything is taken."""
         self.refuses: Callable[[Batch], DeliveryError | None] = lambda _batch: None
         self.held: asyncio.Event | None = None

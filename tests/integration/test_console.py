@@ -309,6 +309,7 @@ async def test_operators_act_with_a_reason(world: ApiWorld) -> None:
         {"Sec-Fetch-Site": "none"},
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": "https://[::1"},
         {"Sec-Fetch-Site": "cross-site", "Origin": "https://localhost"},
     ],
 )

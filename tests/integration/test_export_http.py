@@ -88,7 +88,15 @@ async def test_a_server_that_refuses(head: str, cure: Cure) -> None:
 
 async def test_a_token_in_an_answer_is_not_repeated() -> None:
     error, _ = await failure(says("401 No", f"Bearer {TOKEN} is wrong".encode()))
-    assert str(error) == "HTTP 401: <redacted> is wrong"
+    assert str(error) == "HTTP 401: Bearer <redacted> is wrong"
+
+
+@pytest.mark.parametrize(
+    "before", ["", "no such token: ", '{"token":"', "x" * 190 + " ", "x" * 300 + " "]
+)
+async def test_a_token_is_not_repeated_wherever_an_answer_has_it(before: str) -> None:
+    error, _ = await failure(says("400 Bad Request", f"{before}{TOKEN}".encode()))
+    assert TOKEN[:6] not in str(error)
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 There", "308 There"])

@@ -5,6 +5,7 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.explain.pod_views import SeenPod
 from controller.people.rights import INSPECT, OPERATE, read_pods
+from controller.placement.explanation import FitReport, NodeFit
 from controller.record import Record
 from controller.web.viewers import COOKIE, GROUP_HEADER, USER_HEADER
 from gpuwarden.audit.archived_evidence import FOLDER
@@ -25,18 +27,21 @@ from gpuwarden.audit.files import file_name
 from gpuwarden.audit.merkle import Frontier, leaf_hash, verify_consistency, verify_inclusion
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import SystemClock
+from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
+from tests.builders import fleet_views
 from tests.builders.accounts import account, held, node_of, pod_document
 from tests.builders.archived_evidence import archived_evidence
 from tests.builders.audit_log import log
 from tests.builders.evidence import Scene
-from tests.builders.fleet_views import fleet, healthy
+from tests.builders.fleet_views import acceptance, fleet, healthy, node
 from tests.builders.inventory import gpu, inventory
 from tests.fakes.http_api import ApiWorld, api_world
 
 ANNA = Person("anna", ("dev",))
+JANE = "/gpuwarden/inspector/jane"
 
 
 @pytest.fixture
@@ -119,6 +124,49 @@ async def test_who_cannot_be_asked_about_sees_nothing(world: ApiWorld) -> None:
     assert (await get(world, "/v1/status", "anna-token"))["cluster"] == "lab"
 
 
+async def test_a_person_without_a_role_reads_nothing_of_the_fleet_in_the_status(
+    world: ApiWorld,
+) -> None:
+    world.warnings, world.alarms = ["export: https://inner"], {"gpu-1": ("LOG_RESET",)}
+    world.not_ready = "svid: /run/spire"
+    found = await get(world, "/v1/status", "anna-token")
+    assert (found["warnings"], found["alarms"], found["replicas"]) == ([], {}, [])
+    assert (found["not-ready"], found["spire"]) == ("why is shown to inspectors", "")
+    world.not_ready = ""
+    assert (await get(world, "/v1/status", "anna-token"))["not-ready"] == ""
+    full = await get(world, "/v1/status")
+    assert (full["warnings"], full["alarms"]) == (
+        ["export: https://inner"],
+        {"gpu-1": ["LOG_RESET"]},
+    )
+
+
+async def test_a_reader_without_a_role_reads_no_text_that_can_name_a_serial(
+    world: ApiWorld,
+) -> None:
+    swapped = replace(
+        node(
+            "gpu-x",
+            acceptance(gpus=[fleet_views.gpu(0, "GPU-x-0")]),
+            blocked=ReasonCode.INVENTORY_CHANGED,
+        ),
+        warnings=("serial 165422",),
+    )
+    assert swapped.blocked is not None
+    swapped = replace(swapped, blocked=replace(swapped.blocked, detail="serial is 165422"))
+    world.fleet = fleet(swapped)
+    world.fits["team-a/train-0"] = FitReport(
+        (NodeFit("gpu-x", Refusal(ReasonCode.INVENTORY_CHANGED, "serial is 165422"), 0, None),),
+        {ReasonCode.INVENTORY_CHANGED: 1},
+        None,
+    )
+    for path in ("/nodes", "/v1/nodes", "/v1/nodes/gpu-x", "/v1/pods/team-a/train-0/nodes"):
+        assert "165422" in json.dumps(await get(world, path, None, svid=JANE))
+        assert "165422" not in json.dumps(await get(world, path))
+    status, problem = await world.ask("GET", "/v1/audit", "reader")
+    assert (status, problem["code"]) == (403, "ROLE_DENIED")
+
+
 async def test_a_cookie_is_as_good_as_a_header_where_there_is_a_console(tmp_path: Path) -> None:
     headers = {"Cookie": f"{COOKIE}=anna-token"}
     for cookie, status in ((True, 200), (False, 401)):
@@ -152,8 +200,8 @@ async def test_this_machine_reads_without_a_login_only_where_that_is_allowed(
 ) -> None:
     async with api_world(tmp_path, rules={"loopback": True}) as world:
         assert (await world.ask("GET", "/v1/nodes"))[0] == 200
-        foreign = {"Host": "rebound.example.com"}
-        assert (await world.ask("GET", "/v1/nodes", headers=foreign))[0] == 401
+        for host in ("rebound.example.com", "[::1", "localhost.example.com"):
+            assert (await world.ask("GET", "/v1/nodes", headers={"Host": host}))[0] == 401
         assert (await world.ask("GET", "/v1/nodes", "invented"))[0] == 401
 
 
@@ -177,6 +225,26 @@ async def test_pages_join_to_the_whole(world: ApiWorld) -> None:
         names += [f"{x['node']}/{x['index']}" for x in found["items"]]
         assert (found["next"] is None) is (path == "")
     assert names == [f"gpu-{node}/{gpu}" for node in range(4) for gpu in range(3)]
+
+
+async def test_pages_lose_nothing_where_a_name_begins_with_another(world: ApiWorld) -> None:
+    nodes = ["gpu", "gpu-1", "gpu.a", "gpu0"]
+    world.fleet = fleet(*(healthy(x, gpus=2) for x in nodes))
+    long = "x" * 253
+    world.seen = [SeenPod("t" * 63, long, f"{n:036}", "") for n in range(3)]
+    for path, count in (("/v1/gpus", 8), ("/v1/nodes", 4), ("/v1/pods", 3)):
+        found: list[Any] = []
+        after = ""
+        while True:
+            page = await get(
+                world, path, params={"limit": "1", **({"after": after} if after else {})}
+            )
+            found += page["items"]
+            after = page["next"]
+            if after is None:
+                break
+        assert len(found) == count
+        assert len({json.dumps(x) for x in found}) == count
 
 
 @pytest.mark.parametrize(
@@ -273,6 +341,23 @@ async def test_changes_come_as_events(tmp_path: Path) -> None:
     assert [(x["name"], x["state"]) for x in told] == [("gpu-2", "gone"), ("gpu-9", "eligible")]
 
 
+async def test_nobody_takes_the_streams_of_all(tmp_path: Path) -> None:
+    async with (
+        api_world(tmp_path, stream_s=30.0, others=Rate(100, 100)) as world,
+        AsyncExitStack() as open_,
+    ):
+        world.rights.add(("anna", INSPECT))
+        world.people["anna-token"] = ANNA
+        client = await open_.enter_async_context(world.session("reader"))
+        for _ in range(8):
+            answer = await open_.enter_async_context(client.get("/v1/events"))
+            assert answer.status == 200
+        status, problem = await world.ask("GET", "/v1/events", "reader")
+        assert (status, problem["error"]) == (503, "8 streams of this caller are open")
+        anna = await open_.enter_async_context(world.session("anna-token"))
+        assert (await open_.enter_async_context(anna.get("/v1/events"))).status == 200
+
+
 # --- the audit log
 
 
@@ -286,14 +371,14 @@ async def test_records_and_their_proofs(world: ApiWorld) -> None:
         again = await _log(world).open()
         await again.close()
     world.published = again.published
-    found = await get(world, "/v1/audit?kind=node.&limit=2&actor=jan")
+    found = await get(world, "/v1/audit?kind=node.&limit=2&actor=jan", None, svid=JANE)
     assert [x["subject"] for x in found["items"]] == ["node/gpu-4", "node/gpu-3"]
-    following = await get(world, f"/v1/audit?kind=node.&after={found['next']}")
+    following = await get(world, f"/v1/audit?kind=node.&after={found['next']}", None, svid=JANE)
     assert [x["subject"] for x in following["items"]] == ["node/gpu-2", "node/gpu-1", "node/gpu-0"]
     assert following["next"] is None
-    assert (await world.ask("GET", "/v1/audit?after=x", "reader"))[0] == 400
-    assert (await get(world, "/v1/audit?code=NODE_STALE"))["items"] == []
-    assert len((await get(world, "/v1/audit?q=GPU-2"))["items"]) == 1
+    assert (await world.ask("GET", "/v1/audit?after=x", svid=JANE))[0] == 400
+    assert (await get(world, "/v1/audit?code=NODE_STALE", None, svid=JANE))["items"] == []
+    assert len((await get(world, "/v1/audit?q=GPU-2", None, svid=JANE))["items"]) == 1
     head = await get(world, "/v1/audit/checkpoint")
     row = found["items"][0]
     query = f"/v1/audit/proof?record={row['record']}&from=3"

@@ -97,6 +97,23 @@ def test_a_torn_line_is_counted_and_takes_no_other_with_it(tmp_path: Path) -> No
     assert (replay.records, replay.unreadable) == (records(1), 1)
 
 
+def test_what_comes_after_a_torn_line_is_kept(tmp_path: Path) -> None:
+    found, size = letters(tmp_path), 0
+    assert found.append(records(1), "x", AT)
+    path = tmp_path / "export" / "http.ndjson"
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b'{"cluster":"pr')
+    torn = path.stat().st_size
+    assert not letters(tmp_path, torn + size).append(records(1), "x", AT)
+    assert letters(tmp_path, torn + size + 1).append(records(1), "x", AT)
+    ask(tmp_path)
+    found.requested()
+    replay = found.replaying()
+    assert replay is not None
+    assert (replay.records, replay.unreadable) == ((*records(1), *records(1)), 1)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"by":1}', "{" * 10_000])
 def test_a_request_that_cannot_be_read_is_one_of_nobody(text: str) -> None:
     assert read_request(text.encode()) == Request("unknown", "")

@@ -107,6 +107,23 @@ async def test_a_leader_that_was_only_paused_before_it_notes_a_name_stops(tmp_pa
     assert delivered(sink) == Counter((x.uuid, 1, x.level) for x in FLEET)
 
 
+async def test_who_leads_again_goes_on_where_another_came_meanwhile(tmp_path: Path) -> None:
+    """It was away from the agents, too: of what was delivered meanwhile it saw the last only."""
+    sink, documents = RecordSink(), MemoryDocuments()
+    first, other = (Replica(name, sink, documents, tmp_path) for name in ("a", "b"))
+    last = tuple(facts(number, level="L3") for number in range(3))
+    first.note(*FLEET)
+    await first.delivery.round()
+    first.leads = False
+    await first.delivery.round()
+    other.note(*FLEET, *LATER, *last)
+    await other.delivery.round()
+    first.note(*last)
+    first.leads = True
+    await first.delivery.round()
+    assert delivered(sink) == WANTED + Counter((x.uuid, 3, x.level) for x in last)
+
+
 async def test_only_the_leader_sends(tmp_path: Path) -> None:
     sink, documents = RecordSink(), MemoryDocuments()
     follower = Replica("b", sink, documents, tmp_path, leads=False)
@@ -125,6 +142,31 @@ async def test_a_follower_drops_what_it_sees_delivered(tmp_path: Path) -> None:
     await leader.delivery.round()
     await follower.delivery.round()
     assert follower.value("gpuwarden_export_waiting_records") == 0
+
+
+@pytest.mark.parametrize("error", [OverflowError("s3cret"), ValueError("s3cret"), KeyError("k")])
+async def test_what_a_library_raises_is_a_failed_attempt_and_ends_nothing(
+    error: Exception, tmp_path: Path
+) -> None:
+    sink = RecordSink()
+    replica = Replica("a", sink, MemoryDocuments(), tmp_path)
+    replica.note(*FLEET)
+    replica.exporter.failures = [error, DOWN]
+    await replica.delivery.round()
+    assert delivered(sink) == Counter((x.uuid, 1, x.level) for x in FLEET)
+    assert replica.value("gpuid_export_failure_total") == 2
+
+
+async def test_what_a_library_raises_at_a_check_is_trouble_without_its_text(
+    tmp_path: Path,
+) -> None:
+    replica = Replica("a", RecordSink(), MemoryDocuments(), tmp_path)
+    replica.exporter.failures = [ValueError("s3cret")]
+    await replica.delivery.round()
+    warning = replica.delivery.warning()
+    assert warning is not None
+    assert "ValueError" in warning
+    assert "s3cret" not in warning
 
 
 async def test_a_leader_that_loses_its_lease_between_attempts_stops(tmp_path: Path) -> None:

@@ -78,6 +78,11 @@ def test_redirects() -> None:
         ("Sun, 29 Nov 2026 11:45:30 -0000", 30.0),
         ("Sun, 29 Nov 2026 11:44:30 GMT", 0.0),
         ("Sun, 29 Nov 2027 11:44:30 GMT", LONGEST_WAIT_S),
+        ("Sun, 29 Nov 2026 11:45:30 +99999999999999999999", 0.0),
+        ("Sun, 29 Nov 2026 99999999999999999999:00:00 GMT", 0.0),
+        ("29 Nov 99999999999999999999 11:45:30 GMT", 0.0),
+        ("Sun, 29 Nov 99999 11:45:30 GMT", 0.0),
+        ("9" * 5000, LONGEST_WAIT_S),
     ],
 )
 def test_retry_after(header: str | None, seconds: float) -> None:
