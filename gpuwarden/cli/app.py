@@ -96,7 +96,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "gpu show": Command(
         "gpu:show",
         "Show where a GPU has been and who has had it, by audit logs; exits with 3 if unknown.",
-        "gpuwarden gpu show 1654223000011 --store /logs/controller-0 --store /logs/controller-1",
+        "gpuwarden gpu show 1654223000011 --store /logs/0 --store /logs/1",
         "Reads the logs of replicas and the evidence archived beside them, and needs no controller."
         " Each log has what its replica saw, so give those of all replicas. Serial, slot and"
         " machine are known as long as the evidence is kept. Times are of the controllers' clocks.",

@@ -200,7 +200,7 @@ CONTROLLERS_GROUP: Final = Group(
         ),
         Check(
             "enforcement",
-            "what is refused is not done",
+            "refusals take effect",
             "With `enforcement: report` gpuwarden judges and refuses nothing: for trying it out.",
             enforcement_is_on,
             "admission.md#try-it-first",

@@ -393,7 +393,7 @@ RESERVATION_WRITES = _counter(
 RESERVATION_DRIFT = _gauge(
     "reservation_drift",
     _C,
-    "Disagreements between ledger and world at the last survey, by kind (docs/ledger.md).",
+    "Disagreements between ledger and cluster at the last reconcile, by kind (docs/ledger.md).",
     "kind",
 )
 USE_FAULTS = _gauge(
@@ -433,7 +433,7 @@ LEDGER_REWINDS = _counter(
 RPC_CALLS = _counter(
     "rpc_calls",
     _C,
-    "gRPC calls by method and by whether they were let in: `OK` or the reason code.",
+    "gRPC calls by method and by outcome of authorization: `OK` or the reason code.",
     "method",
     "code",
 )
@@ -450,7 +450,7 @@ SPIRE_AGE = _gauge(
 SPIRE_POLLS = _counter(
     "spire_polls",
     _C,
-    "Looks at all SPIRE agents, by result (taken, no-svid, unreachable, denied, slow, unusable).",
+    "Polls of all SPIRE agents, by result (taken, no-svid, unreachable, denied, slow, unusable).",
     "result",
 )
 SPIRE_POLL_SECONDS = _histogram(

@@ -134,7 +134,10 @@ def _table(title: str, groups: tuple[Group, ...]) -> str:
 
 
 def _section(check: Check, *, is_before: bool) -> str:
-    parts = [f"{check.title[0].upper()}{check.title[1:]}.", check.about]
+    title = check.title
+    if not title.startswith("gpuwarden"):  # a name, which is never capitalized
+        title = title[0].upper() + title[1:]
+    parts = [f"{title}.", check.about]
     if is_before:
         parts.append("Made with `--pre`.")
     if check.more:
