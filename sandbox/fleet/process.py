@@ -9,6 +9,7 @@ import contextlib
 import multiprocessing
 import random
 import resource
+import select
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -141,6 +142,10 @@ async def _until(time: float) -> None:
 
 
 _TELL_S: Final = 0.5
+_END_S: Final = 10.0
+"""For a process that was told to end, before it is killed."""
+_KILLED_S: Final = 10.0
+"""For one that was killed, until the kernel has ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +191,7 @@ class ShareProcess:
         context = multiprocessing.get_context("fork")
         self._orders, child = context.Pipe()
         self._process = context.Process(
-            target=_main, args=(child, hardware, ca, seed), name="fleet share"
+            target=_main, args=(child, self._orders, hardware, ca, seed), name="fleet share"
         )
         self._process.start()
         child.close()
@@ -209,13 +214,18 @@ class ShareProcess:
         def read() -> None:
             try:
                 while self._orders.poll():
-                    self.report = self._orders.recv()
-                    self._latencies += self.report.tally.latencies_ms
+                    self._receive()
             except (EOFError, OSError):
                 loop.remove_reader(self._orders.fileno())
                 ended()
 
         loop.add_reader(self._orders.fileno(), read)
+
+    def follow(self) -> None:
+        """Follow the reports, in a thread of its own; returns where the process is gone."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._receive()
 
     def take_latencies(self) -> list[float]:
         """Of all reports since the last call."""
@@ -225,12 +235,23 @@ class ShareProcess:
     def close(self) -> None:
         """End the process if it still runs."""
         self._process.terminate()
-        self._process.join()
+        self._process.join(_END_S)
+        self._process.kill()
+        self._process.join(_KILLED_S)
+
+    def _receive(self) -> None:
+        self.report = self._orders.recv()
+        self._latencies += self.report.tally.latencies_ms
 
 
 def _main(
-    orders: Connection, hardware: Mapping[int, NodeHardware], ca: InsecureCa, seed: int
+    orders: Connection,
+    parents: Connection,
+    hardware: Mapping[int, NodeHardware],
+    ca: InsecureCa,
+    seed: int,
 ) -> None:
+    parents.close()  # else the parent's end would never be seen
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_Child(orders, hardware, ca, seed).run())
 
@@ -283,4 +304,10 @@ class _Child:
     async def _tell(self) -> None:
         while True:
             await asyncio.sleep(_TELL_S)
-            self._orders.send(Report(self._tally.take(), alive=bool(self._work)))
+            if _has_room(self._orders):  # a full pipe would stop all agents
+                self._orders.send(Report(self._tally.take(), alive=bool(self._work)))
+
+
+def _has_room(pipe: Connection) -> bool:
+    """Whether a report can be sent without waiting: Linux says so while most of it is free."""
+    return bool(select.select([], [pipe], [], 0)[1])

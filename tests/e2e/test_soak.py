@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.run_record import KEPT
 from tests.fakes.process_group import run_group
-from tests.hang import HANG_S
+from tests.soak.watch import longest_s
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHORT: Final = {
@@ -24,7 +24,8 @@ SHORT: Final = {
     "interval": "5",
     "flat": "16384",
 }
-PATIENCE_S: Final = HANG_S + 600
+PATIENCE_S: Final = longest_s(float(SHORT["minutes"])) + 60
+"""It ends before, with a report of what it waited for."""
 
 
 def arguments(folder: Path) -> Sequence[str]:
@@ -33,6 +34,7 @@ def arguments(folder: Path) -> Sequence[str]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(PATIENCE_S + 60)
 def test_a_short_soak_finds_no_fault() -> None:
     folder = KEPT / "soak"
     done = run_group(arguments(folder), cwd=ROOT, timeout=PATIENCE_S)

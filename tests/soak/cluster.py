@@ -1,7 +1,8 @@
 """What a soak runs on: the lab's control plane, two controllers, one process with all agents."""
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -16,7 +17,7 @@ from sandbox.nodes import TRUST_DOMAIN
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
-from tests.e2e.lab.waiting import until
+from tests.e2e.lab.waiting import NeverError, until
 from tests.e2e.product.controller import Admission, Controller
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
@@ -26,7 +27,7 @@ from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
 NAMESPACE: Final = "soak"
 REPLICAS: Final = 2
-PATIENCE_S: Final = 600.0
+PATIENCE_S: Final = 300.0
 """For anything that comes by itself, however busy the machine is."""
 _TTL_S, _LEASE_S, _LEASE_ROUNDS = 15.0, 90.0, 6
 _STARTED_PER_SECOND: Final = 50.0
@@ -62,14 +63,33 @@ class Cluster:
         running = {one.name: one.pid for one in self.controllers if one.pid}
         return {**running, "agents": self.fleet.pid}
 
-    def is_whole(self) -> bool:
-        """Whether both replicas are ready and see every node."""
-        is_ready = self.gpuwarden.service.ready == REPLICAS
-        return is_ready and all(x.nodes("eligible") == self.nodes for x in self.controllers)
+    def missing(self) -> list[str]:
+        """Why it is not whole: replicas that are not ready, and nodes that a replica misses."""
+        ready = self.gpuwarden.service.ready
+        found = [] if ready == REPLICAS else [f"{ready} of {REPLICAS} replicas are ready"]
+        for one in self.controllers:
+            try:
+                seen = one.nodes("eligible")
+            except (OSError, HTTPException):
+                found.append(f"{one.name} {'does not answer' if one.pid else 'does not run'}")
+                continue
+            if seen != self.nodes:
+                found.append(f"{one.name} sees {seen} of {self.nodes} nodes eligible")
+        return found
 
-    def wait_whole(self) -> None:
-        """Some time after anything has happened."""
-        until("both replicas are ready and see all nodes", self._is_whole, timeout_s=PATIENCE_S)
+    def wait_whole(self, note: Callable[[list[str]], None] = lambda _: None) -> None:
+        """Some time after anything has happened; NeverError names what is missing."""
+        missing: list[str] = []
+
+        def is_whole() -> bool:
+            missing[:] = self.missing()
+            note(missing)
+            return not missing
+
+        try:
+            until("both replicas are ready and see all nodes", is_whole, timeout_s=PATIENCE_S)
+        except NeverError as error:
+            raise NeverError(f"{error}: {', '.join(missing)}") from None
 
     def rotate(self, over_s: float) -> None:
         """All certificates change: those of listeners and clients now, SVIDs of agents in turn."""
@@ -79,11 +99,19 @@ class Cluster:
         turns = (Happening(n * pause_s, Kind.ROTATE, n) for n in range(self.nodes))
         self.fleet.tell(Live(tuple(turns)))
 
-    def _is_whole(self) -> bool:
-        try:
-            return self.is_whole()
-        except (OSError, HTTPException):  # a replica does not listen yet
-            return False
+
+@dataclass(slots=True)
+class KeptLogs:
+    """Copies of what all programs have written, whatever becomes of the soak."""
+
+    folder: Path
+    lab: Lab | None = None
+
+    def copy(self) -> None:
+        """What there is now."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for log in {} if self.lab is None else self.lab.log_sizes():
+            shutil.copy(log, self.folder)
 
 
 def forked_fleet(nodes: int, api: InsecureWorkloadApi) -> ShareProcess:
@@ -93,11 +121,19 @@ def forked_fleet(nodes: int, api: InsecureWorkloadApi) -> ShareProcess:
 
 @contextmanager
 def running(
-    fleet: ShareProcess, api: InsecureWorkloadApi, nodes: int, pace: Pace
+    fleet: ShareProcess,
+    api: InsecureWorkloadApi,
+    nodes: int,
+    pace: Pace,
+    *,
+    kept: KeptLogs,
+    note: Callable[[list[str]], None],
 ) -> Iterator[Cluster]:
-    """Everything is gone afterwards."""
+    """Everything is gone afterwards but copies of the logs; `note`: what it waits for."""
     with ExitStack() as stack:
         lab = stack.enter_context(Lab.control_plane_only())
+        kept.lab = lab
+        stack.callback(kept.copy)
         served = admission(lab, has_node=False)
         served.id_keys = lab.folder / "soak-id-keys"
         served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
@@ -118,7 +154,7 @@ def running(
         stack.callback(fleet.tell, Stop())
         addresses = tuple(one.agents for one in installation.controllers)
         fleet.tell(Start(addresses, _STARTED_PER_SECOND))
-        made.wait_whole()
+        made.wait_whole(note)
         Webhooks(lab, served, PODS, BINDINGS).register()
         until("pods are injected", lambda: _is_injected(made), timeout_s=PATIENCE_S)
         yield made

@@ -19,6 +19,7 @@ from typing import Final
 
 from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.pods import Namespace
+from tests.e2e.lab.waiting import NeverError
 from tests.e2e.product.ledger import ASSIGNED
 from tests.e2e.product.pods import managed
 from tests.soak.log_lines import ErrorLine
@@ -90,10 +91,14 @@ class Load:
         with self._lock:
             return list(self._waiting)
 
-    def hold(self) -> None:
-        """From now on no pod is begun, and none ends."""
-        with self._turn:
+    def hold(self, timeout_s: float) -> None:
+        """From now on no pod is begun, and none ends; NeverError where a turn takes too long."""
+        if not self._turn.acquire(timeout=timeout_s):
+            raise NeverError(f"the turn of the pods' client: not over within {timeout_s:g} s")
+        try:
             self._is_held = True
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         """End both threads."""
@@ -142,10 +147,11 @@ class Load:
         if now < self._due or len(self.waiting) >= _MOST_WAITING:
             return
         self._due = max(self._due, now - self._pause_s) + self._pause_s
-        planned = self._next or self._planned()
-        self._next = planned
-        with self._lock:
-            self._waiting.setdefault(planned.name, (planned, now))
+        if self._next is None:  # one that is tried again may be bound by now
+            self._next = self._planned()
+            with self._lock:
+                self._waiting[self._next.name] = (self._next, now)
+        planned = self._next
         document = managed(planned.name, {"gpu-count": str(planned.gpus)}, gpus=0)
         if self._did(lambda: pods.create(document), repeated=HTTPStatus.CONFLICT):
             self._next = None
@@ -155,7 +161,7 @@ class Load:
         with self._lock:
             bound, self._bound = self._bound, []
         for planned in bound:
-            if self._say(pods, planned, "Running"):
+            if not self._closed.is_set() and self._say(pods, planned, "Running"):
                 self._running.append((planned, time.monotonic() + planned.stays_s))
             else:
                 with self._lock:
@@ -164,6 +170,8 @@ class Load:
     def _end(self, pods: Namespace) -> None:
         now = time.monotonic()
         for each in [x for x in self._running if x[1] <= now]:
+            if self._closed.is_set():
+                return
             planned, _ = each
             path = f"{pods.path}/pods/{planned.name}"
             if planned.end is not End.DELETED and not self._say(pods, planned, planned.end.value):
@@ -186,10 +194,10 @@ class Load:
         except ApiError as error:
             if error.status == repeated:
                 return True
-            self.errors.append(ErrorLine(CLIENT, f"{error.status} {error.message}"))
+            self.errors.append(ErrorLine(CLIENT, f"{error.status} {error.message}", time.time()))
             return False
         except (OSError, HTTPException) as error:
-            self.errors.append(ErrorLine(CLIENT, repr(error)))
+            self.errors.append(ErrorLine(CLIENT, repr(error), time.time()))
             return False
         return True
 
@@ -218,3 +226,15 @@ class Load:
             stays_s=draw.uniform(_SHORTEST_S, self._longest_s),
             end=draw.choice(_ENDS),
         )
+
+
+def described(pods: Namespace, name: str) -> str:
+    """How a pod stands that was not seen to be bound, as the API has it."""
+    try:
+        pod = pods.get(name)
+    except (ApiError, OSError, HTTPException) as error:
+        return f"pod {name}: {error!r}"
+    status = pod["status"]
+    said = [x["message"] for x in status.get("conditions", []) if x.get("message")]
+    node = pod["spec"].get("nodeName", "no node")
+    return f"pod {name}: {status.get('phase')} on {node}: {'; '.join(said) or 'no condition'}"

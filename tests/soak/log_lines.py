@@ -6,18 +6,24 @@ soak brings has an explanation; any other line is a fault that somebody has to l
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final
 
 _OURS: Final = frozenset({"warning", "error", "critical"})
 _ZAP: Final = frozenset({"error", "dpanic", "panic", "fatal"})
 _AUDIT_RECORD: Final = "v"
 """The field that marks a record of the audit log, which is copied to standard output."""
-_KLOG: Final = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([^\]]+:\d+)\] (.*)$")
+_KLOG: Final = re.compile(r"^[IWEF](\d{4} \d\d:\d\d:\d\d\.\d+) +\d+ ([^\]]+:\d+)\] (.*)$")
 _CRASH: Final = re.compile(r"^(panic:|fatal error:|runtime error|goroutine \d+ \[)")
-_PLAIN: Final = re.compile(r"^(WARNING|ERROR|CRITICAL) ([\w.]+): (.*)$")
+_PLAIN: Final = re.compile(r"^(?:WARNING|ERROR|CRITICAL) (\d+\.\d+) ([\w.]+): (.*)$")
+PLAIN_FORMAT: Final = "%(levelname)s %(created).3f %(name)s: %(message)s"
+"""For `logging`."""
+LATE_S: Final = 5.0
+"""A program says what happened to it somewhat later, the more so on a busy machine."""
 
 
 class Format(Enum):
@@ -28,7 +34,29 @@ class Format(Enum):
     KLOG = auto()
     ZAP = auto()
     PLAIN = auto()
-    """`LEVEL logger: text`, as the soak itself and its agents write."""
+    """`PLAIN_FORMAT`, as the soak itself and its agents write."""
+
+
+class Cause(Enum):
+    """What a soak does to its cluster."""
+
+    KILL = auto()
+    """From the signal until everything is whole again."""
+    ROTATION = auto()
+    """From the first new certificate until the last agent has its SVID."""
+    STOP = auto()
+    """A replica is ended in good order, at the end of the soak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From when to when something was done, in seconds of the wall clock."""
+
+    cause: Cause
+    begun: float
+    over: float
+    program: str = ""
+    """To which program; empty: to all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +66,8 @@ class ErrorLine:
     program: str
     text: str
     """What kinds are recognized by: what happened first, then about what."""
+    at: float | None = None
+    """Seconds of the wall clock; None where the line does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +80,24 @@ class Expected:
     pattern: str
     """Searched in the text."""
     why: str
+    during: tuple[Cause, ...] = ()
+    """Only while one of these lasts, and shortly after; empty: at any time."""
+    own: bool = False
+    """Only while it lasts for the program that wrote the line."""
+    late_s: float = LATE_S
 
-    def fits(self, line: ErrorLine) -> bool:
+    def fits(self, line: ErrorLine, spans: Iterable[Span]) -> bool:
         """Whether the line is of this kind."""
-        is_program = line.program.startswith(self.program)
-        return is_program and re.search(self.pattern, line.text) is not None
+        is_meant = line.program.startswith(self.program) and re.search(self.pattern, line.text)
+        return bool(is_meant) and (not self.during or any(self._lasts(line, x) for x in spans))
+
+    def _lasts(self, line: ErrorLine, span: Span) -> bool:
+        return (
+            span.cause in self.during
+            and (not self.own or span.program == line.program)
+            and line.at is not None
+            and span.begun <= line.at <= span.over + self.late_s
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +117,21 @@ class Sorted:
     unexplained: tuple[ErrorLine, ...]
 
 
-def errors_in(program: str, written: str, how: Format) -> list[ErrorLine]:
-    """Lines of a log that tell of an error, in their order."""
-    texts = (_READ[how](line) for line in written.splitlines() if line.strip())
-    return [ErrorLine(program, text) for text in texts if text]
+def errors_in(program: str, written: str, how: Format, year: int) -> list[ErrorLine]:
+    """Lines of a log that tell of an error, in their order; `year`: klog leaves it out."""
+    read = partial(_klog, year=year) if how is Format.KLOG else _READ[how]
+    found = (read(line) for line in written.splitlines() if line.strip())
+    return [replace(one, program=program) for one in found if one is not None]
 
 
-def sort(lines: Iterable[ErrorLine], expected: Sequence[Expected]) -> Sorted:
-    """By the first kind that fits."""
+def sort(
+    lines: Iterable[ErrorLine], expected: Sequence[Expected], spans: Sequence[Span] = ()
+) -> Sorted:
+    """By the first kind that fits; `spans`: what was done to the cluster."""
     counts = dict.fromkeys(expected, 0)
     unexplained: list[ErrorLine] = []
     for line in lines:
-        kind = next((x for x in expected if x.fits(line)), None)
+        kind = next((x for x in expected if x.fits(line, spans)), None)
         if kind is None:
             unexplained.append(line)
         else:
@@ -94,35 +140,40 @@ def sort(lines: Iterable[ErrorLine], expected: Sequence[Expected]) -> Sorted:
     return Sorted(tuple(kinds), tuple(unexplained))
 
 
-def _ours(line: str) -> str:
+def _ours(line: str) -> ErrorLine | None:
     document = _document(line)
     if document is None:
-        return line
+        return ErrorLine("", line)
     if _AUDIT_RECORD in document or document.get("level") not in _OURS:
-        return ""
+        return None
     about = {k: v for k, v in document.items() if k not in {"event", "level", "timestamp"}}
-    return f"{document.get('event', '')} {json.dumps(about, sort_keys=True)}"
+    text = f"{document.get('event', '')} {json.dumps(about, sort_keys=True)}"
+    at = document.get("timestamp")
+    return ErrorLine("", text, at and datetime.fromisoformat(at).timestamp())
 
 
-def _zap(line: str) -> str:
+def _zap(line: str) -> ErrorLine | None:
     document = _document(line)
-    if document is None:
-        return line
-    return line if document.get("level") in _ZAP else ""
+    return ErrorLine("", line) if document is None or document.get("level") in _ZAP else None
 
 
-def _klog(line: str) -> str:
+def _klog(line: str, year: int) -> ErrorLine | None:
     """Of klog's lines those of E and F; of others those of a crash: messages have many lines."""
     found = _KLOG.match(line)
     if found is None:
-        return line if _CRASH.match(line) else ""
-    return f"{found[1]} {found[2]}" if line[0] in "EF" else ""
+        return ErrorLine("", line) if _CRASH.match(line) else None
+    if line[0] not in "EF":
+        return None
+    at = datetime.strptime(f"{year}{found[1]}", "%Y%m%d %H:%M:%S.%f")  # noqa: DTZ007 - in local time
+    return ErrorLine("", f"{found[2]} {found[3]}", at.timestamp())
 
 
-def _plain(line: str) -> str:
+def _plain(line: str) -> ErrorLine:
     """A line without a level belongs to a traceback, or was written by nobody's logger."""
     found = _PLAIN.match(line)
-    return line if found is None else f"{found[2]} {found[3]}"
+    if found is None:
+        return ErrorLine("", line)
+    return ErrorLine("", f"{found[2]} {found[3]}", float(found[1]))
 
 
 def _document(line: str) -> dict[str, Any] | None:
@@ -133,9 +184,8 @@ def _document(line: str) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-_READ: Final = {
+_READ: Final[dict[Format, Callable[[str], ErrorLine | None]]] = {
     Format.OURS: _ours,
-    Format.KLOG: _klog,
     Format.ZAP: _zap,
     Format.PLAIN: _plain,
 }

@@ -86,6 +86,18 @@ class Agents:
 
 
 @dataclass(frozen=True, slots=True)
+class Stuck:
+    """A phase that did not come to its end by itself."""
+
+    phase: str
+    after_s: float
+    outstanding: Sequence[str]
+    """Pods, reservations, nodes or threads that it waited for."""
+    why: str = ""
+    """What ended it; empty: its time was over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All of a soak."""
 
@@ -101,6 +113,9 @@ class Report:
     logs: Sorted
     audit: Mapping[str, str]
     """What `gpuwarden audit verify` said of each replica's log; empty where it is whole."""
+    failed: Sequence[str] = ()
+    """Threads that have raised, and programs that ended by themselves."""
+    stuck: Sequence[Stuck] = ()
 
 
 EXPECTED_REFUSALS: Final = {
@@ -137,7 +152,9 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 def faults(report: Report) -> list[str]:
     """Everything for which the soak failed, a line each."""
     pods, ledger, limit = report.pods, report.ledger, report.shape.limit_kib_per_min
-    found = [
+    found = [stuck_fault(x) for x in report.stuck]
+    found += [f"ended early: {x}" for x in report.failed]
+    found += [
         f"memory of {x.process} is not shown to be flat: {_interval(x.slope)}, limit {limit:g}"
         for x in report.memory
         if x.trend in {Trend.GROWS, Trend.UNDECIDED}
@@ -167,6 +184,18 @@ def faults(report: Report) -> list[str]:
         "serving certificates were taken": sum(report.certificates_taken.values()),
     }
     return found + [f"it shows nothing: no {what}" for what, count in nothing.items() if not count]
+
+
+def stuck_fault(found: Stuck) -> str:
+    """A line of everything that was outstanding."""
+    left = "; ".join(found.outstanding) or "nothing that is known"
+    why = f" ({found.why})" if found.why else ""
+    return f"not done after {found.after_s:g} s: {found.phase}{why}; outstanding: {left}"
+
+
+def unfinished(found: Stuck) -> dict[str, Any]:
+    """For programs, instead of a whole report: there was none."""
+    return {"faults": [stuck_fault(found)], "stuck": [asdict(found)]}
 
 
 def document(report: Report) -> dict[str, Any]:

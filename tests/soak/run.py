@@ -1,31 +1,30 @@
 """One soak: everything happens at once for some time, then it is looked at what is left."""
 
-import asyncio
 import itertools
 import json
-import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from sandbox.fleet.tally import rss_mib
 from tests.e2e.lab.waiting import NeverError, until
 from tests.e2e.product.controller import ROOT, Controller
-from tests.e2e.product.ledger import held, live
+from tests.e2e.product.ledger import Held, held, live
 from tests.soak.cluster import PATIENCE_S, Cluster
 from tests.soak.kinds import AGENTS, EXPECTED
-from tests.soak.load import Load
-from tests.soak.log_lines import ErrorLine, Format, errors_in, sort
-from tests.soak.report import Agents, Ledger, Report, Shape, differences, memory_of
+from tests.soak.load import Load, described
+from tests.soak.log_lines import Cause, ErrorLine, Format, Span, errors_in, sort
+from tests.soak.report import Agents, Ledger, Report, Shape, Stuck, differences, memory_of
 from tests.soak.slope import Sample
+from tests.soak.watch import AGREE, BIND, CLIENT_ENDS, EMPTY, LOOK, WORK_ENDS, Phase, Watch, during
+from tests.soak.workers import Workers
 
-_THREADS: Final = 16
 _SAMPLES: Final = 360
 """Of the memory of a process that lives for the whole of the time."""
 _DOWN_SHARE: Final = 0.1
@@ -33,76 +32,108 @@ _DOWN_SHARE: Final = 0.1
 _ROTATION_SHARE: Final = 0.8
 """In how much of the time between two rotations the agents get their SVIDs."""
 _KIB: Final = 1024
-_VERIFY_S: Final = 600
+_VERIFY_S: Final = 240
+_POLL_S: Final = 0.2
 
 
 class Soak:
     """`run` once."""
 
-    def __init__(self, cluster: Cluster, shape: Shape, own_log: Path, kept: Path) -> None:
-        """`own_log`: of this process and the agents'; `kept`: folder for copies of all logs."""
+    def __init__(
+        self, cluster: Cluster, shape: Shape, own_log: Path, workers: Workers, watch: Watch
+    ) -> None:
+        """`own_log`: of this process and the agents'; `workers`: follow the agents already."""
         self._cluster = cluster
         self._shape = shape
         self._own_log = own_log
-        self._kept = kept
-        self._over = threading.Event()
-        self._lost = False
+        self._workers = workers
+        self._watch = watch
         self._load = Load(
             cluster.pods, per_minute=shape.pods_per_minute, longest_s=max(shape.kill_s, 10)
         )
         self._lives: dict[tuple[str, int], list[Sample]] = {}
-        self._kills = 0
-        self._rotations = 0
+        self._spans: list[Span] = []
+        self._stuck: list[Stuck] = []
         self._sizes = cluster.lab.log_sizes()
         """Of all logs, when everything stood."""
+        watch.state = self._state
 
-    async def run(self) -> Report:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
-        self._cluster.fleet.listen(self._fleet_lost)
+    def run(self) -> Report:
+        """Each wait has a limit: what is outstanding when it is over is in the report."""
+        work, load = self._workers, self._load
+        doing = {"kill": self._kill, "rotate": self._rotate, "measure": self._measure}
+        follow = {"act on pods": load.act, "follow pods": load.follow}
         try:
-            async with asyncio.TaskGroup() as tasks:
-                doing = [
-                    tasks.create_task(asyncio.to_thread(work))
-                    for work in (self._kill, self._rotate, self._measure)
-                ]
-                for work in (self._load.act, self._load.follow):
-                    tasks.create_task(asyncio.to_thread(work))
-                await asyncio.sleep(self._shape.minutes * 60)
-                self._over.set()
-                await asyncio.wait(doing)
-                ledger = await asyncio.to_thread(self._compare)
-                self._load.close()
+            self._watch.enter(phase := during(self._shape.minutes))
+            for name, what in {**doing, **follow}.items():
+                work.start(name, what)
+            if work.over.wait(phase.limit_s):
+                self._stuck.append(self._watch.stuck("a thread has raised"))
+            work.over.set()
+            self._wait(WORK_ENDS, doing)
+            ledger = self._compare()
+            self._wait(CLIENT_ENDS, follow)
+            return self._look(ledger)
         finally:
-            self._over.set()
-            self._load.close()
-        return await asyncio.to_thread(self._look, ledger)
+            work.over.set()
+            load.close()
 
-    def _fleet_lost(self) -> None:
-        self._lost = True
+    def _state(self) -> str:
+        pods, workers = self._load.placed(), self._workers
+        return (
+            f"{pods.created} pods created, {pods.bound} bound, {len(pods.left)} wait;"
+            f" {self._count(Cause.KILL)} kills, {self._count(Cause.ROTATION)} rotations;"
+            f" {len(self._load.errors)} errors of calls, {len(workers.failed)} of threads"
+        )
+
+    def _count(self, cause: Cause) -> int:
+        return sum(x.cause is cause for x in self._spans)
+
+    def _wait(self, phase: Phase, names: Collection[str]) -> None:
+        """For these threads."""
+        self._watch.enter(phase)
+        try:
+            self._workers.wait(names, phase.limit_s, self._note_running)
+        except NeverError:
+            self._stuck.append(self._watch.stuck())
+
+    def _note_running(self, names: list[str]) -> None:
+        missing = self._cluster.missing() if "kill" in names else []
+        self._watch.note([*(f"thread {name}" for name in names), *missing])
 
     def _kill(self) -> None:
         """The second replica again and again, the first one once: its memory is followed then."""
         first, second = self._cluster.controllers
         for victim in itertools.chain([first], itertools.repeat(second)):
-            if self._over.wait(self._shape.kill_s):
+            if self._workers.over.wait(self._shape.kill_s):
                 return
-            victim.kill()
-            self._kills += 1
-            self._over.wait(self._shape.kill_s * _DOWN_SHARE)
-            victim.launch()
-            victim.ready(PATIENCE_S)
-            self._cluster.wait_whole()
+            with self._lasting(Cause.KILL, victim.name):
+                victim.kill()
+                self._workers.over.wait(self._shape.kill_s * _DOWN_SHARE)
+                victim.launch()
+                victim.ready(PATIENCE_S)
+                self._cluster.wait_whole()
 
     def _rotate(self) -> None:
         every_s = self._shape.rotate_s
-        while not self._over.wait(every_s):
-            self._cluster.rotate(every_s * _ROTATION_SHARE)
-            self._rotations += 1
+        while not self._workers.over.wait(every_s):
+            takes_s = every_s * _ROTATION_SHARE
+            with self._lasting(Cause.ROTATION, takes_s=takes_s):
+                self._cluster.rotate(takes_s)
+
+    @contextmanager
+    def _lasting(self, cause: Cause, program: str = "", takes_s: float = 0) -> Iterator[None]:
+        """What is done within; `takes_s`: how long it goes on by itself."""
+        begun = time.time()
+        try:
+            yield
+        finally:
+            self._spans.append(Span(cause, begun, time.time() + takes_s, program))
 
     def _measure(self) -> None:
         begun = time.monotonic()
         pause_s = self._shape.minutes * 60 / _SAMPLES
-        while not self._over.wait(pause_s):
+        while not self._workers.over.wait(pause_s):
             for name, pid in self._cluster.processes().items():
                 with suppress(OSError):  # it was killed in this moment, or is a zombie
                     if kib := rss_mib(pid) * _KIB:
@@ -112,33 +143,53 @@ class Soak:
     def _compare(self) -> Ledger:
         """While pods run; then they are deleted, and nothing may be left of them."""
         load, api = self._load, self._cluster.lab.api
-        load.hold()
-        with suppress(NeverError):  # the report names them
-            until("every pod is bound", lambda: not load.waiting, timeout_s=PATIENCE_S)
-        with suppress(NeverError):
-            until("ledger and API agree", lambda: held(api) == live(api), timeout_s=PATIENCE_S)
+        self._settle(BIND, self._unbound)
+        self._settle(AGREE, lambda: _differing(held(api), live(api)))
         ours, theirs = held(api), live(api)
-        differ = differences({"ledger": ours, "pods": theirs})
+        differ = _differing(ours, theirs)
         load.close()
+        self._watch.enter(EMPTY)
         path = f"{self._cluster.pods.path}/pods"
         for pod in api.get(path)["items"]:
             api.delete(f"{path}/{pod['metadata']['name']}", grace_s=0)
-        with suppress(NeverError):
-            until("no GPU is held", lambda: not held(api), timeout_s=PATIENCE_S)
+        self._settle(EMPTY, lambda: [f"reservation {x}" for x in held(api)])
         return Ledger(len(theirs), differ, len(held(api)))
+
+    def _unbound(self) -> list[str]:
+        self._load.hold(BIND.limit_s)
+        return [f"pod {x}" for x in self._load.waiting]
+
+    def _settle(self, phase: Phase, left: Callable[[], list[str]]) -> None:
+        """Until nothing is left; the report names what is."""
+        self._watch.enter(phase)
+
+        def is_done() -> bool:
+            self._watch.note(found := left())
+            return not found
+
+        try:
+            until(phase.name, is_done, timeout_s=phase.limit_s, poll_s=_POLL_S)
+        except NeverError:
+            if phase is BIND:  # once: each is a call
+                self._watch.note([described(self._cluster.pods, x) for x in self._load.waiting])
+            self._stuck.append(self._watch.stuck())
 
     def _look(self, ledger: Ledger) -> Report:
         """Ends the controllers: then their logs are whole."""
+        self._watch.enter(LOOK)
+        failed = list(self._workers.failed)
+        failed += [
+            f"{x.name} ended by itself" for x in self._cluster.controllers if not x.is_running
+        ]
         for one in self._cluster.controllers:
-            one.stop()
+            with self._lasting(Cause.STOP, one.name):
+                one.stop()
         tally = self._cluster.fleet.report.tally
-        if self._lost:
-            raise RuntimeError(f"the agents' process ended by itself; its log is {self._own_log}")
         errors = [*self._load.errors, *self._errors()]
         return Report(
             shape=self._shape,
-            kills=self._kills,
-            rotations=self._rotations,
+            kills=self._count(Cause.KILL),
+            rotations=self._count(Cause.ROTATION),
             certificates_taken=self._certificates_taken(),
             memory=memory_of(self._lives, self._shape.limit_kib_per_min),
             pods=self._load.placed(),
@@ -150,20 +201,21 @@ class Soak:
                 refused=dict(tally.refused),
                 alarms=dict(tally.alarms),
             ),
-            logs=sort(errors, EXPECTED),
+            logs=sort(errors, EXPECTED, self._spans),
             audit={one.name: _audit_fault(one) for one in self._cluster.controllers},
+            failed=failed,
+            stuck=self._stuck,
         )
 
     def _errors(self) -> list[ErrorLine]:
         """Of all programs; of Kubernetes' own those after everything stood."""
-        self._kept.mkdir(parents=True, exist_ok=True)
-        found = errors_in(AGENTS, self._own_log.read_text(), Format.PLAIN)
+        year = datetime.now().astimezone().year
+        found = errors_in(AGENTS, self._own_log.read_text(), Format.PLAIN, year)
         for log in self._cluster.lab.log_sizes():
-            shutil.copy(log, self._kept)
             how = _format_of(log.stem)
             begin = 0 if how is Format.OURS else self._sizes.get(log, 0)
             written = log.read_bytes()[begin:].decode(errors="replace")
-            found += errors_in(log.stem, written, how)
+            found += errors_in(log.stem, written, how, year)
         return found
 
     def _certificates_taken(self) -> dict[str, int]:
@@ -173,6 +225,10 @@ class Soak:
                 if '"certificate"' in line and '"renewed"' in line:
                     taken[json.loads(line)["listener"]] += 1
         return dict(taken)
+
+
+def _differing(ours: Sequence[Held], theirs: Sequence[Held]) -> list[str]:
+    return differences({"ledger": ours, "pods": theirs})
 
 
 def _format_of(program: str) -> Format:

@@ -20,6 +20,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _HIDDEN = ("/run", "/var")
 """The node mounts something else there."""
 _NUMBERS = range(LABS)
+_KEEPER_S = 60.0
 
 
 class ClaimError(RuntimeError):
@@ -73,9 +74,9 @@ class Claim:
         sweep(self.folder, self.plan)
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
-        self._keeper.wait()
-        self._hold.close()
+        self._hold.close()  # first: what is left of the folder the keeper sweeps under the number
         self._hold = None
+        self._keeper.wait(_KEEPER_S)
 
 
 def held(number: int) -> socket.socket | None:

@@ -12,6 +12,7 @@ _LOOK_S = 0.2
 _LAST_TURNS = 3
 """Of the loop, in which what was broken is let go."""
 _WAIT_S = 2.0
+_OPEN_S = 60.0
 _CHUNK = 1 << 16
 
 
@@ -50,7 +51,8 @@ class ServiceAddress:
         self.port = port
         self._thread = threading.Thread(target=self._run, name="service address", daemon=True)
         self._thread.start()
-        self._open.wait()
+        if not self._open.wait(_OPEN_S):
+            raise RuntimeError(f"{host}:{port} cannot be listened at within {_OPEN_S:g} s")
 
     @property
     def ready(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.test_names import ROOT
+from tests.e2e.lab import claim
 from tests.e2e.lab.claim import Claim, ClaimError, labs_folder
 from tests.e2e.lab.sweep import MARK, processes_of
 from tests.e2e.lab.waiting import until
@@ -54,6 +55,16 @@ def test_claims_beside_each_other_have_their_own_number(tmp_path: Path) -> None:
         assert len(processes_of(folder)) == 1
     finally:
         end(process)
+
+
+def test_a_release_that_could_not_sweep_all_leaves_it_to_the_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper waits for the number: who waited for the keeper with it would wait for ever."""
+    monkeypatch.setattr(claim, "sweep", lambda *_: None)
+    ours = Claim.take(tmp_path)
+    ours.release()
+    assert not ours.folder.exists()
 
 
 def test_a_killed_owners_keeper_leaves_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.soak.kinds import EXPECTED
-from tests.soak.log_lines import ErrorLine, sort
+from tests.soak.log_lines import Cause, ErrorLine, Span, sort
 
 SEEN = {
     ("kube-scheduler", "no CA of an aggregation layer"): (
@@ -54,13 +54,54 @@ SEEN = {
         "gpuwarden.identity.tunnel no connection to spiffe://laptop.test/gpuwarden/controller at"
         " 127.0.0.1: unreachable: [Errno 111] Connection refused"
     ),
+    ("client", "webhook without an answer"): (
+        '500 Internal error occurred: failed calling webhook "enforced.pods.gpuwarden.dev": EOF'
+    ),
+    ("controller-1", "leadership given up"): 'leader.lost {"component": "kube"}',
 }
+AT = 1000.0
+OF_ALL = tuple(Span(x, AT, AT + 1, "controller-1") for x in Cause)
 
 
 @pytest.mark.parametrize(("program", "name"), SEEN)
 def test_what_soaks_have_shown_is_explained(program: str, name: str) -> None:
-    found = sort([ErrorLine(program, SEEN[program, name])], EXPECTED)
+    spans = [Span(x, AT, AT + 1, program) for x in Cause]
+    found = sort([ErrorLine(program, SEEN[program, name], AT)], EXPECTED, spans)
     assert [kind.name for kind in found.explained] == [name]
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "cause"),
+    [
+        ("controller-1", "leadership given up", Cause.STOP),
+        ("controller-0", "agent's connection without a call", Cause.ROTATION),
+        ("controller-1", "answer of a stream that was replaced", Cause.ROTATION),
+        ("controller-0", "records that no checkpoint covers", Cause.KILL),
+        ("controller-0", "GPUs held on the word of the log", Cause.KILL),
+        ("client", "webhook without an answer", Cause.KILL),
+    ],
+)
+def test_what_something_brings_is_explained_by_nothing_else(
+    program: str, name: str, cause: Cause
+) -> None:
+    line = ErrorLine(program, SEEN[program, name], AT)
+    for each in Cause:
+        found = sort([line], EXPECTED, [Span(each, AT - 5, AT, program)])
+        assert bool(found.explained) is (each is cause)
+    assert sort([line], EXPECTED, [Span(cause, AT - 90, AT - 60, program)]).unexplained == (line,)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("leadership given up", Cause.STOP), ("records that no checkpoint covers", Cause.KILL)],
+)
+def test_a_replica_answers_only_for_what_happened_to_itself(name: str, cause: Cause) -> None:
+    text = next(text for (_, kind), text in SEEN.items() if kind == name)
+    line = ErrorLine("controller-0", text, AT)
+    other = Span(cause, AT - 1, AT + 1, "controller-1")
+    assert sort([line], EXPECTED, [other]).unexplained == (line,)
+    own = Span(cause, AT - 1, AT + 1, "controller-0")
+    assert sort([line], EXPECTED, [own]).unexplained == ()
 
 
 @pytest.mark.parametrize(
@@ -77,9 +118,13 @@ def test_what_soaks_have_shown_is_explained(program: str, name: str) -> None:
             "kube-apiserver",
             "Operation cannot be fulfilled on pods: ResourceVersion in precondition",
         ),
+        (
+            "agents",
+            "no connection to spiffe://t/gpuwarden/controller at 127.0.0.1: bad",
+        ),
         ("agents", "asyncio Task exception was never retrieved"),
     ],
 )
 def test_anything_else_is_not(program: str, text: str) -> None:
-    line = ErrorLine(program, text)
-    assert sort([line], EXPECTED).unexplained == (line,)
+    line = ErrorLine(program, text, AT)
+    assert sort([line], EXPECTED, OF_ALL).unexplained == (line,)

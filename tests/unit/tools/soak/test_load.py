@@ -6,8 +6,9 @@ import pytest
 
 from tests.e2e.lab.api import Api, ApiError, Document
 from tests.e2e.lab.pods import Namespace
+from tests.e2e.lab.waiting import NeverError
 from tests.e2e.product.ledger import ASSIGNED
-from tests.soak.load import End, Load, Planned
+from tests.soak.load import End, Load, Planned, described
 
 
 class RecordingApi(Api):
@@ -58,6 +59,58 @@ def test_a_pod_whose_answer_was_lost_is_created_once() -> None:
     ]
     created(load, pods)
     assert load.waiting == ["soak-0", "soak-1"]
+
+
+def test_a_pod_that_was_bound_though_its_answer_was_lost_does_not_wait_again() -> None:
+    load, pods = load_on(RecordingApi(TimeoutError("slow"), ApiError(409, "", "")))
+    created(load, pods)
+    load._see("MODIFIED", bound("soak-0", "g1"))
+    created(load, pods)
+    assert load.waiting == []
+    assert load.placed().created == 1
+
+
+def test_a_turn_that_does_not_end_is_waited_for_no_longer_than_asked() -> None:
+    load, _ = load_on(RecordingApi())
+    with load._turn, pytest.raises(NeverError, match=r"turn of the pods' client"):
+        load.hold(0.01)
+    assert not load._is_held
+    load.hold(0.01)
+    assert load._is_held
+
+
+def test_a_closed_load_begins_no_further_call() -> None:
+    api = RecordingApi()
+    load, pods = load_on(api)
+    planned = Planned("p", 1, 0, End.DELETED)
+    load._running, load._bound = [(planned, 0.0)], [planned]
+    load.close()
+    load._end(pods)
+    load._run(pods)
+    assert api.calls == []
+
+
+class OnePod(RecordingApi):
+    def __init__(self, pod: Document, *failures: Exception) -> None:
+        super().__init__(*failures)
+        self.pod = pod
+
+    def _document(
+        self, method: str, path: str, body: Document | None = None, kind: str = ""
+    ) -> Document:
+        super()._document(method, path, body, kind)
+        return self.pod
+
+
+def test_how_a_pod_stands_that_was_never_bound() -> None:
+    why = {"type": "PodScheduled", "message": "0/24 nodes are available"}
+    pod = {"spec": {}, "status": {"phase": "Pending", "conditions": [why]}}
+    pods = Namespace(OnePod(pod), "soak")
+    assert described(pods, "a") == "pod a: Pending on no node: 0/24 nodes are available"
+    pods = Namespace(OnePod(bound("a", "g1")), "soak")
+    assert described(pods, "a") == "pod a: Pending on n: no condition"
+    pods = Namespace(OnePod({}, ApiError(404, "NotFound", "gone")), "soak")
+    assert described(pods, "a") == "pod a: ApiError('404 NotFound: gone')"
 
 
 def test_a_bound_pod_waits_no_longer_and_is_said_to_run() -> None:

@@ -15,12 +15,14 @@ from tests.soak.report import (
     Placed,
     Report,
     Shape,
+    Stuck,
     differences,
     document,
     faults,
     memory_of,
     percentile,
     table,
+    unfinished,
 )
 from tests.soak.slope import Sample, Slope, Trend
 
@@ -78,6 +80,15 @@ def test_a_soak_without_faults() -> None:
         ),
         (lambda x: replace(x, agents=replace(x.agents, rotated=0)), "no SVIDs were taken"),
         (lambda x: replace(x, audit={"controller-1": "at 7"}), "controller-1 is broken: at 7"),
+        (lambda x: replace(x, failed=("kill: ProgramError()",)), "ended early: kill: ProgramError"),
+        (
+            lambda x: replace(x, stuck=(Stuck("bind", 120, ("pod soak-1", "pod soak-2")),)),
+            "not done after 120 s: bind; outstanding: pod soak-1; pod soak-2",
+        ),
+        (
+            lambda x: replace(x, stuck=(Stuck("bind", 3, (), "a thread has raised"),)),
+            "bind (a thread has raised); outstanding: nothing that is known",
+        ),
         (lambda x: replace(x, kills=0), "no replicas were killed"),
         (lambda x: replace(x, rotations=0), "no certificates were rotated"),
         (lambda x: replace(x, certificates_taken={}), "no serving certificates were taken"),
@@ -89,6 +100,12 @@ def test_each_fault_is_one_line(change: Callable[[Report], Report], fault: str) 
     assert fault in found
     assert document(changed)["faults"] == [found]
     assert "soak: FAILED, 1 faults" in table(changed)
+
+
+def test_without_a_whole_report_there_is_where_it_was() -> None:
+    read = json.loads(json.dumps(unfinished(Stuck("start", 660, ("controller-0",), "limit"))))
+    assert read["faults"] == ["not done after 660 s: start (limit); outstanding: controller-0"]
+    assert read["stuck"][0]["outstanding"] == ["controller-0"]
 
 
 def test_the_table_fits_a_terminal_and_says_what_was_measured() -> None:
