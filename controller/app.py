@@ -8,7 +8,7 @@ process finds everything behind it. Drain, within 5 s of SIGTERM and in this ord
 3. deliver what still is to be exported, for 10 s more at most;
 4. stop what runs by itself;
 5. write what the audit log still holds, and its `log.stop`;
-6. close the rest.
+6. send log records and spans that still wait to an OpenTelemetry collector, and close the rest.
 
 Must not decide anything about evidence or pods.
 """
@@ -39,6 +39,7 @@ from controller.wiring.controller import (
 )
 from controller.wiring.listeners import Addresses
 from controller.wiring.stores import StoreKindError
+from controller.wiring.telemetry import OTLP_SERVICE
 from gpuwarden import __version__
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.identity.spiffe_id import controller_id
@@ -108,7 +109,7 @@ async def run(
     logs.configure(settings.log.level, settings.log.format, service=SERVICE)
     end_tracing = trace_export.start(
         settings.telemetry.otlp,
-        service="gpuwarden-controller",
+        service=OTLP_SERVICE,
         version=__version__,
         headers=settings.telemetry.otlp_headers,
     )
@@ -177,6 +178,8 @@ class _Controller:
         """Open everything; raises StartError."""
         parts = self._parts
         announce_settings(self._loaded, parts, self._log)
+        if parts.log_records is not None:
+            parts.log_records.start()
         self._audit_open = True
         await parts.audit.open()
         for part in (
@@ -314,6 +317,8 @@ class _Controller:
             await parts.cluster.close()
         await self._listeners.close_ops()
         await asyncio.to_thread(self._svid_watcher.close)
+        if parts.log_records is not None and self._audit_open:
+            await asyncio.to_thread(parts.log_records.close)
         self._log.info(Event.PROCESS_STOPPED, status=self._status)
 
     def _svid_changed(self) -> None:

@@ -70,7 +70,7 @@ class Laptop:
         evaluation: bool = False,
         console: bool = False,
     ) -> None:
-        """`otlp`: where controller and agents send traces, if anywhere.
+        """`otlp`: where controller and agents send traces, and the controller log records.
 
         `confirmed`: a SPIRE server confirms the nodes, so that they reach level L1.
         `evaluation`: agents have the NVML of the image for evaluations, which says that its GPUs
@@ -80,7 +80,7 @@ class Laptop:
         self._has_console = console
         self.folder = folder
         self.pace = pace or Pace()
-        self._telemetry = {} if otlp is None else {"telemetry": {"otlp": otlp}}
+        self._otlp = otlp
         self.addresses = Addresses("", "", "", str(folder / "fleet.sock"))
         self.programs: dict[str, Program] = {}
         self._endpoints: dict[str, str] = {}
@@ -234,7 +234,7 @@ class Laptop:
             "metrics": {"fleet": True},
             **self._console_config(),
             **spire,
-            **self._telemetry,
+            **({} if self._otlp is None else {"telemetry": {"otlp": self._otlp, "logs": True}}),
         }
 
     def _console_config(self) -> dict[str, object]:
@@ -265,7 +265,7 @@ class Laptop:
                 "kubeletSocket": "off",
             },
             "listen": {"ops": "127.0.0.1:0"},
-            **self._telemetry,
+            **({} if self._otlp is None else {"telemetry": {"otlp": self._otlp}}),
         }
 
 

@@ -308,8 +308,11 @@ class Reporting:
         self,
         instruments: Instruments,
         copies: Callable[[Callable[[int], None]], Copies] | None,
+        also_copy: Callable[[Sequence[SealedLine]], None] = lambda _lines: None,
         also_close: Callable[[float], None] = lambda _timeout: None,
     ) -> None:
+        """`also_copy` takes each durable group and returns at once."""
+        self._also_copy = also_copy
         self._also_close = also_close
         self._log = logger("audit")
         self._records = instruments.counter(names.AUDIT_RECORDS)
@@ -329,6 +332,7 @@ class Reporting:
         self._sequence.set(lines[-1].head.seq)
         if self._copies is not None:
             self._copies.put(b"".join(line.line + b"\n" for line in lines), len(lines))
+        self._also_copy(lines)
 
     def lost(self, records: int) -> None:
         """Count records that could not be kept."""

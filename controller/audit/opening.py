@@ -5,7 +5,7 @@ hashes of older files are gone, those files are read too. Where those are past r
 goes on, and proofs from before are no longer possible.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -19,7 +19,7 @@ from controller.audit.files import Disk, FileStore, LogBrokenError, Reserve
 from controller.audit.held_evidence import HeldEvidence
 from controller.audit.key import KeyChanges, LogKeyError, LogKeys, log_keys
 from controller.audit.log import Copies, DurableLog, Reporting
-from controller.audit.sealing import LogIdentity
+from controller.audit.sealing import LogIdentity, SealedLine
 from controller.audit.tree import CheckpointRecord, LogState, Replay, TreeFile
 from controller.audit.writer import Opened
 from controller.record import Json, Record
@@ -57,8 +57,12 @@ def audit_log(
     instruments: Instruments,
     *,
     copies_to: int | None = STANDARD_OUTPUT,
+    also_copy: Callable[[Sequence[SealedLine]], None] = lambda _lines: None,
 ) -> DurableLog:
-    """Make the log, not yet opened; `copies_to` is the descriptor for the collector's copies."""
+    """Make the log, not yet opened; `copies_to` is the descriptor for the collector's copies.
+
+    `also_copy` takes each durable group, on the log's thread, and returns at once.
+    """
     copies = partial(Copies, copies_to) if copies_to is not None else None
     age = LogAge(clock)
     evidence, cited = (
@@ -82,7 +86,7 @@ def audit_log(
         partial(open_files, settings, identity.origin, clock, Disk(), age),
         identity,
         clock,
-        Reporting(instruments, copies, close_evidence),
+        Reporting(instruments, copies, also_copy, close_evidence),
         keep=evidence.put,
         keep_cited=cited.put,
         held=HeldEvidence() if settings.evidence_bytes else None,

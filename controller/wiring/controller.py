@@ -1,7 +1,7 @@
 """Makes the parts of a controller from its settings and connects them.
 
 Starts nothing and opens no port. What a part is made of stands in the module of its side:
-`cluster`, `stores`, `trust`, `binding`, `pods`, `services`, `listeners`.
+`cluster`, `stores`, `trust`, `binding`, `pods`, `services`, `listeners`, `telemetry`.
 """
 
 import hashlib
@@ -81,6 +81,7 @@ from controller.wiring.services import (
     pod_query,
 )
 from controller.wiring.stores import MEMORY_WARNING, ChosenStore, choose_store
+from controller.wiring.telemetry import audit_copies, otlp_log_export, send_changes
 from controller.wiring.trust import (
     SpireConfirmation,
     attestation_service,
@@ -101,6 +102,7 @@ from gpuwarden.settings.keys import ENV_PREFIX
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.report import effective, render
 from gpuwarden.telemetry import names
+from gpuwarden.telemetry.log_export import LogExport
 from gpuwarden.telemetry.logs import EventLogger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
@@ -144,6 +146,8 @@ class Parts:
     """None where nothing is exported."""
     labels: InventoryLabels | None
     """None unless nodes get labels with their inventory."""
+    log_records: LogExport | None
+    """None unless an OpenTelemetry collector gets audit records and changes of nodes."""
     streams: StreamTable
     fleet: FleetServicer
     listeners: Listeners
@@ -166,7 +170,14 @@ def assemble(
     settings = loaded.settings
     cluster = _cluster(settings, exchange, clock, instruments)
     directory = _directory(directory, cluster)
-    audit = audit_log(settings.audit, _log_identity(settings), clock, instruments)
+    log_records = otlp_log_export(settings, instruments)
+    audit = audit_log(
+        settings.audit,
+        _log_identity(settings),
+        clock,
+        instruments,
+        also_copy=audit_copies(log_records),
+    )
     store = choose_store(settings.store, clock, None if cluster is None else cluster.enrollments)
     source = _policy_source(settings, cluster)
     registry = FleetRegistry((None if source is None else source.current) or DEFAULT_POLICY)
@@ -194,7 +205,10 @@ def assemble(
     if export is not None:
         conditions.state.export_warnings = export.warnings
     recorder = TrustRecorder(
-        instruments, audit, refusals, _report_changes(cluster, conditions, export)
+        instruments,
+        audit,
+        refusals,
+        _report_changes(cluster, conditions, export, partial(send_changes, log_records, clock)),
     )
     denials = QuarantineEntries(store.store, partial(recorder.denial, fate=QuarantineFate.STANDS))
     streams = StreamTable()
@@ -225,7 +239,6 @@ def assemble(
     operators = operator_service(conditions, denials, registry, recorder)
     verifier = Verifier(verifier_settings(settings), spire=spire.facts)
     intake = evidence_intake(verifier, conditions, denials, registry, recorder)
-    ledger = None if binding is None else binding.store.snapshot
     render_metrics = _metrics_page(
         instruments, svids, registry, conditions, spire, cluster=cluster, binding=binding
     )
@@ -264,7 +277,7 @@ def assemble(
             fit_query(verbs, admission),
             scenes,
             installation=here,
-            ledger=ledger,
+            ledger=None if binding is None else binding.store.snapshot,
             past=PastClasses(settings.audit.dir, settings.trust_domain),
             about_pods=about_pods,
         ),
@@ -355,6 +368,7 @@ def assemble(
             if cluster is not None and settings.kubernetes.inventory_labels
             else None
         ),
+        log_records=log_records,
         streams=streams,
         fleet=services.fleet,
         listeners=listeners,
@@ -401,14 +415,18 @@ def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> Pol
 
 
 def _report_changes(
-    cluster: Cluster | None, conditions: Conditions, export: InventoryExport | None
+    cluster: Cluster | None,
+    conditions: Conditions,
+    export: InventoryExport | None,
+    send: Callable[[Changes], None],
 ) -> Callable[[Changes], None]:
-    """Reports changes of trust in the cluster, to exporters, and requeues pods that they may help.
+    """Reports changes of trust in the cluster, to exporters and collectors, and requeues pods.
 
     Until every agent had its turn nothing is decided, so no pod waits for one of these changes.
     """
 
     def report(changes: Changes) -> None:
+        send(changes)
         if export is not None:
             export.changed(changes)
         if cluster is None:

@@ -620,6 +620,20 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerTelemetrySettings(TelemetrySettings):
+    """Section `telemetry` of a controller."""
+
+    logs: Annotated[
+        bool,
+        Spec(
+            keys.BOOLEAN,
+            "send audit records and changes of nodes to `telemetry.otlp` as log records; they name"
+            " nodes, GPUs, pods and people",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """Everything that can be set about a controller."""
 
@@ -710,7 +724,7 @@ class ControllerSettings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     export: ExportSettings = field(default_factory=ExportSettings)
-    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    telemetry: ControllerTelemetrySettings = field(default_factory=ControllerTelemetrySettings)
     log: LogSettings = field(default_factory=LogSettings)
 
     @property

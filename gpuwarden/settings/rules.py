@@ -44,6 +44,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_store(settings),
         *_policy(settings),
         *_export(settings),
+        *_telemetry(settings),
     ]
 
 
@@ -213,6 +214,12 @@ def _export(settings: ControllerSettings) -> list[Finding]:
         for key, value in needed.get(name, {}).items()
         if value is None
     ]
+
+
+def _telemetry(settings: ControllerSettings) -> list[Finding]:
+    if not settings.telemetry.logs or settings.telemetry.otlp is not None:
+        return []
+    return [Finding("telemetry.otlp", "nothing", "an endpoint with telemetry.logs: true")]
 
 
 def _listeners(settings: ControllerSettings) -> list[Finding]:

@@ -487,6 +487,11 @@ AUDIT_LOST = _counter(
 AUDIT_COPIES_LOST = _counter(
     "audit_copies_lost", _C, "Audit records whose copy on standard output was lost."
 )
+OTLP_LOG_RECORDS_LOST = _counter(
+    "otlp_log_records_lost",
+    _C,
+    "Log records that the OTLP collector did not take, or that came faster than it takes them.",
+)
 AUDIT_GRANTS = _counter("audit_grants", _C, "Grants whose record was durable first.")
 AUDIT_GRANTS_REFUSED = _counter(
     "audit_grants_refused", _C, "Grants refused because the log could not keep them."
@@ -896,6 +901,14 @@ class Event(StrEnum):
     TRACING_OFF = (
         "telemetry.tracing.off",
         "OpenTelemetry cannot begin, so no spans are sent; which OTEL_* variables are set",
+    )
+    LOG_EXPORT_OFF = (
+        "telemetry.logs.off",
+        "OpenTelemetry cannot begin, so no log records are sent; which OTEL_* variables are set",
+    )
+    LOG_RECORDS_LOST = (
+        "telemetry.logs.lost",
+        "log records that the OTLP collector had not taken at the end of the process: `count`",
     )
     AUDIT_OPENED = "audit.opened", "the audit log is open; last number and digest"
     AUDIT_HEALED = "audit.healed", "a torn last line of the audit log was cut off"

@@ -1,8 +1,8 @@
-"""Spans through OpenTelemetry to an OTLP/HTTP collector; the only module that imports it.
+"""Spans through OpenTelemetry to an OTLP/HTTP collector; only `otlp_logs` imports it besides.
 
-`trace_export` imports it, and only where an endpoint is set. Spans wait in a bounded queue that a
-daemon thread empties. When the collector is slow or down they are dropped: nothing that opens or
-ends a span ever waits.
+`trace_export` imports this module, and only where an endpoint is set. Spans wait in a bounded queue
+that a daemon thread empties. When the collector is slow or down they are dropped: nothing that
+opens or ends a span ever waits.
 """
 
 import threading

@@ -28,9 +28,7 @@ def start(
 
         tracer = otlp.OtlpTracer(endpoint, service=service, version=version, headers=headers or {})
     except Exception as error:  # noqa: BLE001 -- whatever it is, tracing is not worth the process
-        variables = sorted(name for name in os.environ if name.startswith(_PREFIX))
-        fault = type(error).__name__
-        logger("telemetry").warning(Event.TRACING_OFF, fault=fault, variables=variables)
+        report_off(Event.TRACING_OFF, error)
         return lambda: None
     tracing.use(tracer)
 
@@ -39,3 +37,9 @@ def start(
         tracer.close()
 
     return end
+
+
+def report_off(event: Event, error: Exception) -> None:
+    """Warn that OpenTelemetry cannot begin, with the names of its variables."""
+    variables = sorted(name for name in os.environ if name.startswith(_PREFIX))
+    logger("telemetry").warning(event, fault=type(error).__name__, variables=variables)

@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "markupsafe": {"controller/console/pages.py"},
     "uvloop": {"controller/__main__.py", "sandbox/fleet/process.py"},
     "kubernetes": {"controller/kube/transport.py"},
-    "opentelemetry": {"gpuwarden/telemetry/otlp.py"},
+    "opentelemetry": {"gpuwarden/telemetry/otlp.py", "gpuwarden/telemetry/otlp_logs.py"},
     "prometheus_client": {"gpuwarden/telemetry/metrics.py"},
     "structlog": {"gpuwarden/telemetry/logs.py"},
     "yaml": {

@@ -38,7 +38,10 @@ connections).
 
 Traces are sent by OTLP over HTTP when `telemetry.otlp` is set; `OTEL_*` variables for
 sampling and resources are honoured. With values that OpenTelemetry refuses the process runs
-without traces and logs `telemetry.tracing.off`."""
+without traces and logs `telemetry.tracing.off`.
+
+With `telemetry.logs: true` a controller sends audit records and changes of nodes there as log
+records ([what they hold](../operations.md#log-records))."""
 
 
 def telemetry_page() -> str:

@@ -1,10 +1,10 @@
-"""An OTLP/HTTP trace collector on loopback: takes POST /v1/traces and keeps what it decodes.
+"""An OTLP/HTTP collector on loopback: takes spans and log records and keeps what it decodes.
 
 `hold` makes it slow: it takes requests and answers none until `release`.
 """
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,14 +12,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Condition, Event, Thread
 
 from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from tests.hang import HANG_S
 
-PATH = "/v1/traces"
 CONTENT_TYPE = "application/x-protobuf"
 DEADLINE_S = HANG_S
 
@@ -40,6 +44,20 @@ class CollectedSpan:
     end_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class CollectedLog:
+    """One log record."""
+
+    resource: Mapping[str, object]
+    scope: str
+    name: str
+    time_ns: int
+    observed_ns: int
+    severity: tuple[int, str]
+    body: str
+    attributes: Mapping[str, object]
+
+
 class OtlpCollector:
     """Listens from the start; `close` ends it."""
 
@@ -47,6 +65,7 @@ class OtlpCollector:
         self.headers: list[Mapping[str, str]] = []
         self.refused = 0
         self._spans: list[CollectedSpan] = []
+        self._logs: list[CollectedLog] = []
         self._changed = Condition()
         self._go = Event()
         self._go.set()
@@ -107,20 +126,36 @@ class OtlpCollector:
                 raise AssertionError(f"no spans {sorted(missing)}")
             return list(self._spans)
 
+    def wait_for_logs(self, whole: Callable[[list[CollectedLog]], bool]) -> list[CollectedLog]:
+        """Wait until the log records that have come are `whole`; returns all."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: whole(self._logs), DEADLINE_S):
+                raise AssertionError(f"only {[log.name for log in self._logs]}")
+            return list(self._logs)
+
     def _take(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[HTTPStatus, bytes]:
-        if path != PATH:
-            self.refused += 1
-            return HTTPStatus.NOT_FOUND, b""
+        spans: list[CollectedSpan] = []
+        logs: list[CollectedLog] = []
         try:
-            request = ExportTraceServiceRequest.FromString(body)
+            match path:
+                case "/v1/traces":
+                    spans += _collected(ExportTraceServiceRequest.FromString(body))
+                    answer = ExportTraceServiceResponse().SerializeToString()
+                case "/v1/logs":
+                    logs += _collected_logs(ExportLogsServiceRequest.FromString(body))
+                    answer = ExportLogsServiceResponse().SerializeToString()
+                case _:
+                    self.refused += 1
+                    return HTTPStatus.NOT_FOUND, b""
         except DecodeError:
             self.refused += 1
             return HTTPStatus.BAD_REQUEST, b""
         with self._changed:
             self.headers.append({name.lower(): value for name, value in headers.items()})
-            self._spans += _collected(request)
+            self._spans += spans
+            self._logs += logs
             self._changed.notify_all()
-        return HTTPStatus.OK, ExportTraceServiceResponse().SerializeToString()
+        return HTTPStatus.OK, answer
 
 
 @contextmanager
@@ -153,3 +188,29 @@ def _collected(request: ExportTraceServiceRequest) -> Iterator[CollectedSpan]:
                     begin_ns=span.start_time_unix_nano,
                     end_ns=span.end_time_unix_nano,
                 )
+
+
+def _collected_logs(request: ExportLogsServiceRequest) -> Iterator[CollectedLog]:
+    for resource in request.resource_logs:
+        for scope in resource.scope_logs:
+            for log in scope.log_records:
+                yield CollectedLog(
+                    resource={x.key: _plain(x.value) for x in resource.resource.attributes},
+                    scope=scope.scope.name,
+                    name=log.event_name,
+                    time_ns=log.time_unix_nano,
+                    observed_ns=log.observed_time_unix_nano,
+                    severity=(log.severity_number, log.severity_text),
+                    body=log.body.string_value,
+                    attributes={x.key: _plain(x.value) for x in log.attributes},
+                )
+
+
+def _plain(value: AnyValue) -> object:
+    match value.WhichOneof("value"):
+        case "int_value":
+            return value.int_value
+        case "array_value":
+            return tuple(_plain(one) for one in value.array_value.values)
+        case _:
+            return value.string_value

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry.metrics import CONTENT_TYPE
 from gpuwarden.telemetry.names import METRICS, PAGE, PREFIX, Event, MetricType, Process
 from sandbox.laptop import Laptop, Pace
-from sandbox.nodes import LEGACY, simulated_nodes
+from sandbox.nodes import CLUSTER, LEGACY, simulated_nodes
 from sandbox.nvml.models import h100_sxm
 from tests.fakes.eventually import eventually
-from tests.fakes.otlp_collector import CollectedSpan, OtlpCollector, silent_address
+from tests.fakes.otlp_collector import CollectedLog, CollectedSpan, OtlpCollector, silent_address
 from tests.hang import HANG_S
 
 PACE = Pace(interval_s=0.4, challenge_ttl_s=1.0, lease_s=2.0)
@@ -57,6 +58,9 @@ class Seen:
     metrics: dict[Process, str]
     content_types: set[str]
     spans: list[CollectedSpan]
+    logs: list[CollectedLog]
+    audit: list[str]
+    """The lines of the audit log."""
     lines: dict[Process, list[dict[str, Any]]]
     statuses: dict[str, int]
 
@@ -169,12 +173,21 @@ def seen() -> Iterator[Seen]:
         try:
             metrics, kinds, statuses = asyncio.run(_run(folder, collector.endpoint))
             spans = collector.wait_for(*ROUND)
+            logs = collector.wait_for_logs(
+                lambda logs: any(log.name == "gpuwarden.audit.evidence.refused" for log in logs)
+            )
         finally:
             collector.close()
         yield Seen(
             metrics=metrics,
             content_types=kinds,
             spans=spans,
+            logs=logs,
+            audit=[
+                line
+                for path in sorted((folder / "audit").glob("audit-*.jsonl"))
+                for line in path.read_text().splitlines()
+            ],
             lines={
                 Process.AGENT: _lines(folder / "log" / f"{LEGACY}.log"),
                 Process.CONTROLLER: _lines(folder / "log" / "controller.log"),
@@ -391,6 +404,32 @@ def test_spans_hold_no_nonce_key_or_exception_text(seen: Seen) -> None:
         "cause", "code", "error.type", "gpus", "kind", "method", "node", "outcome", "replica",
         "result",
     }  # fmt: skip
+
+
+def test_the_collector_has_every_audit_record_but_for_those_reported_lost(seen: Seen) -> None:
+    """On a busy machine the half second of the end may be too short; then the log says so."""
+    sent = [log for log in seen.logs if log.scope == "gpuwarden.audit"]
+    assert [log.body for log in sent] == seen.audit[: len(sent)]
+    lines = seen.lines[Process.CONTROLLER]
+    lost = sum(line["count"] for line in lines if line["event"] == "telemetry.logs.lost")
+    assert len(seen.audit) - len(sent) <= lost
+    assert '"log.stop"' in seen.audit[-1]
+    for log in sent:
+        assert log.attributes["gpuwarden.digest"] == sha256(log.body.encode()).hexdigest()
+        assert log.resource["service.name"] == SERVICES[Process.CONTROLLER]
+        assert log.resource["k8s.cluster.name"] == CLUSTER
+        assert log.resource["service.instance.id"] == "controller-0"
+
+
+def test_a_refusal_and_what_follows_for_the_node_are_warnings(seen: Seen) -> None:
+    found = {(log.name, log.attributes["gpuwarden.decision"]): log for log in seen.logs}
+    refused = found["gpuwarden.audit.evidence.refused", "refused"]
+    quarantined = found["gpuwarden.node.state", "quarantined"]
+    for log in (refused, quarantined):
+        assert log.severity == (13, "WARN")
+        assert log.attributes["gpuwarden.subject"] == f"node/{LEGACY}"
+        assert log.attributes["gpuwarden.codes"] == ("INVENTORY_CHANGED",)
+    assert found["gpuwarden.node.state", "first-accepted"].severity == (9, "INFO")
 
 
 def test_both_programs_ended_in_order(seen: Seen) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -436,7 +436,7 @@ class Workbench:
         also_close: Callable[[float], None] = lambda _timeout: None,
     ) -> None:
         self.instruments = Instruments(Process.CONTROLLER, "1")
-        self.reporting = Reporting(self.instruments, copies, also_close)
+        self.reporting = Reporting(self.instruments, copies, also_close=also_close)
 
     def metric(self, metric: names.Metric, suffix: str = "", **labels: str) -> float | None:
         return self.instruments.registry.get_sample_value(f"{metric.name}{suffix}", labels)
@@ -466,6 +466,13 @@ def test_a_group_is_counted_by_kind_with_its_time_and_last_number() -> None:
     assert workbench.metric(names.AUDIT_COMMIT_SECONDS, "_sum") == 0.25
     assert workbench.metric(names.AUDIT_SEQUENCE) == 8
     assert workbench.metric(names.AUDIT_LOST) == 3
+
+
+def test_a_durable_group_is_copied_elsewhere_too() -> None:
+    groups: list[Sequence[SealedLine]] = []
+    reporting = Reporting(Instruments(Process.CONTROLLER, "1"), None, groups.append)
+    reporting.committed(LINES, ["node.state", "node.state"], 0.25)
+    assert groups == [LINES]
 
 
 def test_copies_are_whole_lines_and_the_end_waits_for_them() -> None:

@@ -86,7 +86,7 @@ insecureStaticHashes: true
 staticHashes: {node-a: "abc"}
 limits: {streams: 7, messageBytes: 1Mi}
 listen: {ops: ":0", agents: "[::1]:9"}
-telemetry: {otlp: "http://collector:4318"}
+telemetry: {otlp: "http://collector:4318", logs: true}
 log:
 """
     ).settings
@@ -94,6 +94,7 @@ log:
     assert settings.attestation.enrollment is Enrollment.REQUIRED
     assert settings.policy.file == Path("policy.yaml")
     assert settings.telemetry.otlp == "http://collector:4318"
+    assert settings.telemetry.logs is True
     assert settings.managed_resources == ("nvidia.com/gpu", "example.org/gpu")
     assert settings.static_hashes == {"node-a": "abc"}
     assert settings.spire == SpireSettings()
@@ -183,6 +184,7 @@ def test_every_finding_comes_at_once() -> None:
         ("store: {kind: etcd}\n", "got 'etcd'; expected auto or kubernetes or sqlite or memory"),
         ("store: {path: ledger.db}\n", "store.path (file c.yaml, line 6): got 'ledger.db'; expected"),
         ("audit: {dir: audit}\n", "expected an absolute path"),
+        ("telemetry: {logs: true}\n", "telemetry.otlp: got nothing; expected an endpoint with telemetry.logs: true"),
         ("policy: {file: ''}\n", "expected a path"),
         ("telemetry: {otlp: 'http://user:pass@h'}\n", "expected an http:// or https:// URL without"),
         ("pathPrefix: gpuwarden\n", "expected a SPIFFE path prefix such as /gpuwarden"),
