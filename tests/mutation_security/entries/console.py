@@ -17,7 +17,7 @@ ENTRIES: Final = (
     one(
         "v1-others-in-a-trace",
         "controller/web/reading.py",
-        "pod_detail(trace if asked.viewer.reads else shown_trace(trace))",
+        "pod_detail(trace if asked.viewer.has_serials else shown_trace(trace))",
         "pod_detail(trace)",
         f"{API_V1}::test_a_person_reads_a_pod_without_others_in_it",
     ),

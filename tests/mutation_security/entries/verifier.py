@@ -307,7 +307,7 @@ ENTRIES: Final = (
     one(
         "level",
         "controller/verifier/appraisal.py",
-        "if level.rank < policy.min_level.rank:",
+        "if level.rank < policy.min_level.demanded.rank:",
         "if False:",
         f"{ORDER}::test_a_defect_is_refused_with_its_code_step_and_effect",
     ),
