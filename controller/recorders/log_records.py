@@ -8,7 +8,7 @@ from controller.audit.sealing import SealedLine
 from controller.fleet.trust import TrustChange
 from gpuwarden.audit.record import decode_record
 from gpuwarden.moment import wall_ns
-from gpuwarden.telemetry.log_export import LogEntry, Severity
+from gpuwarden.telemetry.log_entry import LogEntry, Severity
 
 AUDIT: Final = "gpuwarden.audit"
 """Scope of audit records, and the beginning of their names."""

@@ -8,12 +8,11 @@ only where an endpoint is set.
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from itertools import islice
 from typing import Final
 
 from gpuwarden.telemetry import trace_export
+from gpuwarden.telemetry.log_entry import LogEntry
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.names import Event
 
@@ -23,27 +22,6 @@ LINGER_S: Final = 1.0
 """How long the first record waits for company."""
 END_S: Final = 0.5
 """What the end of a process may wait for the last records."""
-
-
-class Severity(Enum):
-    """How a record is shown; the value is OpenTelemetry's name for it."""
-
-    INFO = "INFO"
-    WARNING = "WARN"
-    ERROR = "ERROR"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEntry:
-    """One log record."""
-
-    scope: str
-    name: str
-    time_ns: int
-    """When it happened: wall clock, since 1970."""
-    severity: Severity
-    body: str
-    attributes: Mapping[str, str | int | tuple[str, ...]]
 
 
 class LogExport:

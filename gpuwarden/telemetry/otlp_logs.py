@@ -17,7 +17,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from gpuwarden.redaction import without_secrets
-from gpuwarden.telemetry.log_export import LogEntry
+from gpuwarden.telemetry.log_entry import LogEntry
 
 EXPORT_S: Final = 5.0
 """One batch, retries included."""

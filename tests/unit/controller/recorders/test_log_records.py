@@ -10,7 +10,7 @@ from gpuwarden.audit.chain import Head
 from gpuwarden.audit.record import GENESIS, RecordKind
 from gpuwarden.evidence.canonical import sha256_hex
 from gpuwarden.reasons import ReasonCode
-from gpuwarden.telemetry.log_export import Severity
+from gpuwarden.telemetry.log_entry import Severity
 
 WALL_NS = 1_700_000_000_123_456_789
 

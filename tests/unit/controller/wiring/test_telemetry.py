@@ -6,7 +6,8 @@ from controller.audit.sealing import SealedLine
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.wiring.telemetry import audit_copies, send_changes
 from gpuwarden.audit.chain import Head
-from gpuwarden.telemetry.log_export import LogEntry, LogExport
+from gpuwarden.telemetry.log_entry import LogEntry
+from gpuwarden.telemetry.log_export import LogExport
 from tests.fakes.clock import FakeClock
 
 

@@ -13,12 +13,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpuwarden.telemetry import log_export as module
+from gpuwarden.telemetry.log_entry import LogEntry, Severity
 from gpuwarden.telemetry.log_export import (
     BATCH_RECORDS,
     QUEUE_RECORDS,
-    LogEntry,
     LogExport,
-    Severity,
     log_export,
 )
 from tests.fakes.otlp_collector import OtlpCollector, closed_address
