@@ -117,7 +117,7 @@ class Backlog:
 
     def delivered(self, records: Iterable[ExportRecord]) -> frozenset[int]:
         """These are at their destination; returns the shards whose positions changed by it."""
-        touched = set()
+        changed = set()
         for record in records:
             facts = record.facts
             shard = shard_of(facts.uuid)
@@ -125,11 +125,11 @@ class Backlog:
                 continue
             digest = facts.digest
             self._positions[shard][facts.uuid] = Position(record.change, digest)
-            touched.add(shard)
+            changed.add(shard)
             queue = self._waiting[shard].get(facts.uuid)
             if queue and queue[0].digest == digest:
                 self._drop(shard, facts.uuid, 1)
-        return frozenset(touched)
+        return frozenset(changed)
 
     def positions(self, shard: int) -> Mapping[str, Position]:
         """How far the exporter is, for its document."""

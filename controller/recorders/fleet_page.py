@@ -1,6 +1,6 @@
 """The page `/metrics/fleet`: series for every node and GPU, to join with other exporters' series.
 
-Made anew from one snapshot for each scrape, so that what is gone has no series. As text from
+Made from one snapshot at each scrape, so that what is gone has no series. As text from
 the start: as objects of the metrics library, the GPUs of a large fleet would take seconds. Pure.
 """
 

@@ -2,7 +2,7 @@
 
 Metric names follow Prometheus' naming practice: prefix, base units, `_total` for
 counters. Labels have few values: never a pod, a hash or a serial number. What is about one node or
-one GPU is on a page of its own, which is made anew for each scrape. Pure.
+one GPU is on a page of its own, which is made at each scrape. Pure.
 """
 
 from dataclasses import dataclass
