@@ -127,8 +127,8 @@ def _answers(each: OperationSpec, schema_of: dict[str, dict[str, Any]]) -> dict[
         text = '`<…>; rel="next"` where there is a further page (RFC 8288)'
         good["headers"] = {"Link": {"description": text, "schema": {"type": "string"}}}
         problems = ((400, "`limit` or `after` is wrong"), *problems)
-    if each.parameters:
-        text = "A parameter is wrong: names it, its value and what is expected"
+    if each.path.startswith("/v1/"):
+        text = "A parameter is unknown or wrong: names it, its value and what is expected"
         problems = ((400, text), *problems)
     if each.path.startswith("/v1/") and each.media == _JSON:
         good.setdefault("headers", {})["ETag"] = _ETAG

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,17 @@ async def _asked(folder: Path, requests: list[Any], *, dead: bool) -> None:
             schema = described["content"]["application/json"]["schema"]
             assert faults(answer, schema, DOCUMENT) == []
         assert world.failures == []
+
+
+@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS)
+async def test_a_parameter_that_nobody_knows_is_answered_as_described(
+    tmp_path: Path, path: str, method: str, operation: dict[str, Any]
+) -> None:
+    body = {"json": {}} if "requestBody" in operation else {}
+    async with api_world(tmp_path) as world:
+        status, answer = await world.ask(method, path, "reader", params={"other": "1"}, **body)
+    schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+    assert faults(answer, schema, DOCUMENT) == []
 
 
 def test_the_document_says_what_the_contract_says() -> None:
