@@ -60,7 +60,7 @@ async def _asked(folder: Path, requests: list[Any], *, dead: bool) -> None:
 async def test_a_parameter_that_nobody_knows_is_answered_as_described(
     tmp_path: Path, path: str, method: str, operation: dict[str, Any]
 ) -> None:
-    body = {"json": {}} if "requestBody" in operation else {}
+    body: dict[str, Any] = {"json": {}} if "requestBody" in operation else {}
     async with api_world(tmp_path) as world:
         status, answer = await world.ask(method, path, "reader", params={"other": "1"}, **body)
     schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
