@@ -20,6 +20,8 @@ _COPIED: Final = ("agent", "controller", "gpuwarden", "sandbox", "tests", "docs"
 _RUN_S: Final = 150
 _TEST_S: Final = 25
 """A test that a security mutation makes wait forever has failed, soon enough."""
+_HANG_S: Final = 8
+"""Enough for a test that goes well; one that waits for nothing has ten parameters."""
 _TESTS_FAILED: Final = 1
 
 
@@ -49,7 +51,12 @@ def pytest_in(root: Path, *tests: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"--timeout={_TEST_S}", *tests],
         cwd=root,
-        env={"PATH": os.defpath, "PYTHONPATH": str(root), "HOME": str(root)},
+        env={
+            "PATH": os.defpath,
+            "PYTHONPATH": str(root),
+            "HOME": str(root),
+            "TEST_HANG_S": str(_HANG_S),
+        },
         capture_output=True,
         text=True,
         timeout=_RUN_S,
