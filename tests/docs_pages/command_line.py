@@ -1,5 +1,6 @@
 """Makes docs/reference/cli.md from the command tree; pure, writes no file."""
 
+import re
 from typing import Final
 
 from gpuwarden.cli.app import COMMANDS, build
@@ -10,12 +11,9 @@ _HEAD: Final = """\
 
 Generated from the program's own help by `make docs`; do not edit.
 
-`gpuwarden` shows the verified fleet and needs no access to the Kubernetes API; only
-[`doctor`](../doctor.md) asks it. By default it calls
-the local socket of the controller: run it in the controller's pod with
-`kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden nodes`. From elsewhere give
-`--server HOST:PORT` and an SVID with the role inspector or operator, from the Workload API or from
-files:
+`gpuwarden` reaches the controller by your kubeconfig ([on a workstation](../workstation.md)), in
+the controller's container by its socket (`kubectl -n gpuwarden-system exec gpuwarden-controller-0
+-- gpuwarden nodes`), or with an SVID:
 
 ```console
 $ gpuwarden nodes --server controller.example:9443 --svid svid.pem --key key.pem --bundle bundle.pem
@@ -24,11 +22,11 @@ $ gpuwarden nodes --server controller.example:9443 --svid svid.pem --key key.pem
 A plural lists (`nodes`, `gpus`, `reservations`, `classes`); a singular with a verb is about one
 (`node show`, `class diff`). `status`, `fit` and `explain` answer questions.
 
-Tables are for people and may change. They fit 80 columns where names are short; `-o wide` has
-whole UUIDs, digests, times and more columns. Times are ages by the clock of this machine. State
-is coloured on a terminal, unless `NO_COLOR` is set. Programs use `-o json` or `-o yaml`, which give
-the messages of `proto/gpuwarden/wire/v1/` with all their fields. Names and texts from nodes are
-untrusted: characters that are not printable are shown escaped.
+Tables are for people and may change; `-o wide` has whole UUIDs, digests, times and more columns.
+Times are ages by the clock of this machine. State is coloured on a terminal, unless `NO_COLOR` is
+set. Programs use `-o json` or `-o yaml`, which give the messages of `proto/gpuwarden/wire/v1/` with
+all their fields. Names and texts from nodes are untrusted: characters that are not printable are
+shown escaped.
 
 Warnings of the installation are in `gpuwarden status`. Other commands write to standard error only
 what makes their own answer incomplete.
@@ -39,13 +37,24 @@ what makes their own answer incomplete.
 |---|---|
 """
 
+_ASKING: Final = """\
+Every command that asks a controller takes these. [What counts without
+them](../workstation.md#what-the-command-line-asks).
+"""
+_CONTENTS: Final = re.compile(r"^## Table of Contents\n.*?(?=^\*\*)", re.MULTILINE | re.DOTALL)
+_CONNECTION: Final = re.compile(r"^\*\*Connection\*\*:\n\n(?:[* ].*\n)+", re.MULTILINE)
+"""The same options with each command that asks; the page has them once."""
+
 
 def command_line_page() -> str:
     """The whole page as Markdown."""
     codes = "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in MEANING.items())
-    sections = build().generate_docs(heading_level=2).rstrip().split("\n##")
-    commands = "\n##".join(map(_with_example, sections))
-    return f"{_HEAD}{codes}\n{commands}\n"
+    text = _CONTENTS.sub("", build().generate_docs(heading_level=2).rstrip())
+    (connection,) = set(_CONNECTION.findall(f"{text}\n"))
+    text = text.replace(connection.rstrip(), "Options of a [connection](#connection), too.")
+    commands = "\n##".join(map(_with_example, text.split("\n##")))
+    options = connection.partition("\n\n")[2]
+    return f"{_HEAD}{codes}\n## Connection\n\n{_ASKING}\n{options}\n{commands}\n"
 
 
 def _with_example(section: str) -> str:
