@@ -30,6 +30,9 @@ ENV_PREFIX = "GPUWARDEN_"
 FILE_SUFFIX = "_FILE"
 
 _MAX_TEXT = 4096
+_FLAGS = ("true", "1", "yes", "false", "0", "no")
+_GPU_TYPE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_MOST_GIB = 1e6
 _MAX_STATIC_NODES = 100_000
 _MAX_TRACES = 64
 _MAX_HOST_PATHS = 64
@@ -207,6 +210,16 @@ def _headers(text: str) -> Mapping[str, str]:
     return MappingProxyType({key.strip(): value.strip() for key, _, value in pairs})
 
 
+def _gpu_memories(text: str) -> Mapping[str, float]:
+    pairs = [part.strip().partition("=") for part in text.split(",")] if text.strip() else []
+    found = {name: float(size) for name, _, size in pairs}
+    if len(found) < len(pairs) or not all(
+        _GPU_TYPE.fullmatch(name) and 0 < size <= _MOST_GIB for name, size in found.items()
+    ):
+        raise ValueError("GPU types with their memory")
+    return MappingProxyType(found)
+
+
 def _node_map(text: str) -> Mapping[str, str]:
     try:
         found = json.loads(text, object_pairs_hook=_no_duplicates)
@@ -307,12 +320,45 @@ def duration(least: str, most: str) -> Kind[Duration]:
     )
 
 
+def decimal(least: float, most: float, *, above: bool = False) -> Kind[float]:
+    """Make the kind of a number within bounds, with decimals; `above` leaves `least` out."""
+
+    def parse(text: str) -> float:
+        value = float(text)
+        if not least <= value <= most or (above and value == least):
+            raise ValueError("a number within bounds")
+        return value
+
+    return Kind(
+        expects=f"a number {f'above {least:g}' if above else f'from {least:g}'} to {most:g}",
+        parse=parse,
+        show=lambda value: f"{value:g}",
+        shape=Shape.WORD,
+        schema={"type": ["number", "string"]},
+        closed=True,
+    )
+
+
 BOOLEAN: Kind[bool] = Kind(
     "true or false",
     _boolean,
     lambda value: "true" if value else "false",
     Shape.BOOLEAN,
     {"type": "boolean"},
+    closed=True,
+)
+FLAG: Kind[bool] = Kind(
+    "true or false (or 1, 0, yes, no, in any case)",
+    lambda text: _FLAGS.index(text.lower()) < len(_FLAGS) // 2,
+    lambda value: "true" if value else "false",
+    Shape.WORD,
+    {"type": ["boolean", "string", "integer"]},
+    closed=True,
+)
+GPU_MEMORIES: Kind[Mapping[str, float]] = Kind(
+    "nothing, or TYPE=GiB pairs separated by commas, such as A100-80GB=80,L4-24GB=24",
+    _gpu_memories,
+    lambda found: ",".join(f"{name}={size:g}" for name, size in found.items()),
     closed=True,
 )
 ADDRESS: Kind[Address] = Kind(

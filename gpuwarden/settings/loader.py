@@ -26,6 +26,8 @@ from gpuwarden.settings.keys import (
     keys_of,
 )
 from gpuwarden.settings.rules import agent_rules, controller_rules
+from gpuwarden.settings.score import KIND as SCORE_KIND
+from gpuwarden.settings.score import ScoreSettings
 from gpuwarden.settings.unknown_names import unknown_flag, unknown_key, unknown_variable
 from gpuwarden.strict_yaml import (
     ListValue,
@@ -133,7 +135,10 @@ class ConfigType(Generic[S]):
 
 AGENT = ConfigType(AGENT_KIND, AgentSettings, agent_rules)
 CONTROLLER = ConfigType(CONTROLLER_KIND, ControllerSettings, controller_rules)
-CONFIG_TYPES: Mapping[str, ConfigType[Any]] = {AGENT.kind: AGENT, CONTROLLER.kind: CONTROLLER}
+SCORE = ConfigType(SCORE_KIND, ScoreSettings, lambda _: [])
+CONFIG_TYPES: Mapping[str, ConfigType[Any]] = {
+    config.kind: config for config in (AGENT, CONTROLLER, SCORE)
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,14 @@ def settings_or_exit(
     config: ConfigType[S],
     argv: Sequence[str],
     environment: Mapping[str, str] = os.environ,
+    *,
+    commands: str = "",
 ) -> Loaded[S]:
-    """Return the settings.
+    """Return the settings; `commands` is what --help says of other things the program does.
 
     Prints every finding and exits 2, or prints the settings and exits 0 (`--print-config`).
     """
-    arguments = parse_arguments(program, config.keys, argv)
+    arguments = parse_arguments(program, config.keys, argv, commands=commands)
     try:
         loaded = load(config, read_inputs(arguments, environment))
     except SettingsError as error:
@@ -64,10 +66,12 @@ class Arguments:
     """Key, text, flag as typed; unknown ones included."""
 
 
-def parse_arguments(program: str, keys: Sequence[Key], argv: Sequence[str]) -> Arguments:
+def parse_arguments(
+    program: str, keys: Sequence[Key], argv: Sequence[str], *, commands: str = ""
+) -> Arguments:
     """Parse; exits 0 for --help and 2 for what is not even a flag."""
     flags: list[tuple[str, str, str]] = []
-    parser = _parser(program, keys, flags)
+    parser = _parser(program, keys, flags, commands)
     known, rest = parser.parse_known_args(list(argv))
     position = 0
     while position < len(rest):
@@ -82,7 +86,7 @@ def parse_arguments(program: str, keys: Sequence[Key], argv: Sequence[str]) -> A
 
 
 def _parser(
-    program: str, keys: Sequence[Key], flags: list[tuple[str, str, str]]
+    program: str, keys: Sequence[Key], flags: list[tuple[str, str, str]], commands: str
 ) -> argparse.ArgumentParser:
     class Take(argparse.Action):
         """Appends the key and its text in the order given."""
@@ -115,7 +119,9 @@ def _parser(
             flags.append((name, text, f"--set {name}"))
 
     parser = argparse.ArgumentParser(
-        prog=program, allow_abbrev=False, epilog="Rank: flag > environment > file > default."
+        prog=program,
+        allow_abbrev=False,
+        epilog=f"Rank: flag > environment > file > default. {commands}".rstrip(),
     )
     parser.add_argument("--config", metavar="FILE", help="configuration file (GPUWARDEN_CONFIG)")
     parser.add_argument(

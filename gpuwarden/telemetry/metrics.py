@@ -40,7 +40,7 @@ class Instruments:
         self._made = {
             metric.name: _make(metric, self.registry)
             for metric in names.METRICS
-            if metric.process in {process, Process.BOTH} and metric.page == names.PAGE
+            if names.is_of(metric, process) and metric.page == names.PAGE
         }
         self.gauge(names.BUILD_INFO).labels(version, platform.python_version()).set(1)
 

@@ -34,6 +34,9 @@ class Process(Enum):
     AGENT = "agent"
     CONTROLLER = "controller"
     BOTH = "both"
+    """Agent and controller."""
+    SCORE = "score"
+    """The scoring service, which also has `OF_SCORE_TOO`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -686,10 +689,94 @@ NAMESPACE_IDLE_GPUS = _of_fleet(
     "namespace_idle_gpus", "What gpuwarden_idle_gpus counts, by namespace.", "namespace"
 )
 
+SCORE_DECISIONS = Metric(
+    "scheduler_decisions_total",
+    MetricType.COUNTER,
+    Process.SCORE,
+    "Decisions by GPU type (those of the first 64, then `other`) and how it was chosen (exploit,"
+    " explore, forced); the name is radix's, as the next five.",
+    ("gpu_type", "decision_type"),
+)
+SCORE_EXPLORATION = Metric(
+    "scheduler_exploration_ratio",
+    MetricType.GAUGE,
+    Process.SCORE,
+    "Share of explorations among the last decisions.",
+)
+SCORE_UNCERTAINTY = Metric(
+    "scheduler_avg_uncertainty",
+    MetricType.GAUGE,
+    Process.SCORE,
+    "Mean uncertainty (sigma / mu) of the chosen types in the last decisions.",
+)
+SCORE_REGRET = Metric(
+    "scheduler_regret_estimate",
+    MetricType.GAUGE,
+    Process.SCORE,
+    "How much longer the last decisions let jobs run than the best candidate, as expected then; 0.1"
+    " is 10 %.",
+)
+SCORE_OBSERVATIONS = Metric(
+    "scheduler_observe_events_total",
+    MetricType.COUNTER,
+    Process.SCORE,
+    "Runs that were reported, by job type and GPU type (those of the first 256 pairs, then"
+    " `other`).",
+    ("job_type", "gpu_type"),
+)
+SCORE_SECONDS = Metric(
+    "scheduler_scoring_duration_seconds",
+    MetricType.HISTOGRAM,
+    Process.SCORE,
+    "Time to score one job.",
+    (),
+    FAST_BUCKETS,
+)
+SCORE_REQUESTS = _counter(
+    "score_requests",
+    Process.SCORE,
+    "Requests to the scoring service, by path and HTTP status.",
+    "path",
+    "status",
+)
+SCORE_RUNS = _counter(
+    "score_runs",
+    Process.SCORE,
+    "Runs that were reported, by result (learned; failed: counted and not learned as a run time).",
+    "result",
+)
+SCORE_STORED = _gauge(
+    "score_store_available", Process.SCORE, "1 while what is learned is durable, else 0."
+)
+SCORE_UNSAVED = _gauge(
+    "score_unsaved_rows", Process.SCORE, "Rows in memory that the file has not, or has older."
+)
+SCORE_ROWS = _gauge("score_rows", Process.SCORE, "Pairs that are remembered.")
+SCORE_FORGOTTEN = _counter(
+    "score_forgotten_rows", Process.SCORE, "Pairs that went because there were too many."
+)
+
+OF_SCORE_TOO: tuple[Metric, ...] = (
+    BUILD_INFO,
+    CONNECTIONS,
+    CONNECTIONS_CUT,
+    REQUESTS_MALFORMED,
+    LOG_LINES_WITHHELD,
+    READY,
+)
+"""Metrics of the other processes that the scoring service exports too."""
+
 METRICS: tuple[Metric, ...] = tuple(
     value for value in dict(globals()).values() if isinstance(value, Metric)
 )
 """All of them, in the order above."""
+
+
+def is_of(metric: Metric, process: Process) -> bool:
+    """Whether a process exports a metric."""
+    if process is Process.SCORE:
+        return metric.process is process or metric in OF_SCORE_TOO
+    return metric.process in {process, Process.BOTH}
 
 
 class Event(StrEnum):
@@ -712,6 +799,10 @@ class Event(StrEnum):
     AGENT_LISTENING = (
         "agent.listening",
         "the agent's addresses, on standard output, for who started it with port 0",
+    )
+    SCORE_LISTENING = (
+        "score.listening",
+        "the scoring service's address, on standard output, for who started it with port 0",
     )
     PROCESS_STOPPING = "process.stopping", "a signal or a fault ends the process; `detail` is which"
     PROCESS_STOPPED = "process.stopped", "everything is closed"
@@ -888,6 +979,19 @@ class Event(StrEnum):
     )
     LEADER_ELECTED = "leader.elected", "this replica does what only one may do"
     LEADER_LOST = "leader.lost", "another replica may do it, or none can be sure"
+
+    SCORE_STORE_FAILED = (
+        "score.store.failed",
+        "what was learned is in memory alone, and why; once per outage",
+    )
+    SCORE_STORE_AVAILABLE = "score.store.available", "everything that was learned is durable again"
+    SCORE_DECIDED = "score.decided", "a job was scored: the chosen type, its score, and how"
+    SCORE_OBSERVED = "score.observed", "a run was reported to the scoring service"
+    SCORE_REFUSED = "score.request.bad", "a request to the scoring service could not be meant"
+    SCORE_FAILED = (
+        "score.failed",
+        "the scoring service failed to answer; the caller gets no details",
+    )
 
     EXPORT_FAILED = "export.failed", "records do not reach their destination; once per outage"
     EXPORT_AVAILABLE = "export.available", "records reach their destination again"

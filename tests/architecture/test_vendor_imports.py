@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         "controller/export/http.py",
         "controller/kube/transport.py",
         "controller/web/extender.py",
+        "controller/scorer/http.py",
         "gpuwarden/cluster/api.py",
     },
     "jinja2": {"controller/console/pages.py"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gpuwarden.telemetry.names import FLEET_PAGE, METRICS, PAGE, Event, Metric, Span
+from gpuwarden.telemetry.names import FLEET_PAGE, METRICS, OF_SCORE_TOO, PAGE, Event, Metric, Span
 
 _INTRO = """\
 # Telemetry
@@ -67,5 +67,7 @@ def _table(metrics: Iterable[Metric]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for metric in metrics:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
-        cells = (f"`{metric.name}`", metric.type.value, metric.process.value, labels, metric.help)
+        also = ", score" if metric in OF_SCORE_TOO else ""
+        process = metric.process.value + also
+        cells = (f"`{metric.name}`", metric.type.value, process, labels, metric.help)
         yield f"| {' | '.join(cells)} |"

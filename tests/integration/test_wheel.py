@@ -86,6 +86,15 @@ def test_it_has_the_product_and_the_sandbox_and_no_tests(installed: Installed) -
     assert {"sandbox/nvml/fake_nvml.c", "sandbox/shipped/requirements/zig.txt"} <= set(names)
 
 
+def test_the_scoring_service_is_a_program(installed: Installed) -> None:
+    database = installed.folder / "score.db"
+    run = installed.run("gpuwarden-score", "export", "--database", str(database))
+    assert (run.returncode, run.stderr) == (
+        1,
+        f"gpuwarden-score export: {database} is no file\n",
+    )
+
+
 def test_the_sandbox_shows_the_demo(installed: Installed) -> None:
     before = files(installed.folder / "venv")
     run = installed.run("gpuwarden-sandbox", "demo", "--only=inventory", "--only=filter")

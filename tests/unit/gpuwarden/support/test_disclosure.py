@@ -74,6 +74,7 @@ WITHHELD = {
     "staticHashes",
     "listen.local",
     "store.path",
+    "database",
     "audit.dir",
     "audit.key",
     "admission.hostPaths",

@@ -12,8 +12,10 @@ from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import CONTENT_TYPE, Instruments, takes_exemplars
 from gpuwarden.telemetry.names import METRICS, Event, MetricType, Process, Span
 
+OURS = (names.PREFIX, "gpuid_", "scheduler_")
 
-@pytest.mark.parametrize("process", [Process.AGENT, Process.CONTROLLER])
+
+@pytest.mark.parametrize("process", [Process.AGENT, Process.CONTROLLER, Process.SCORE])
 def test_every_metric_of_a_process_is_exported(process: Process) -> None:
     text = Instruments(process, "1.2.3").render().decode()
     exported = {family.name for family in text_string_to_metric_families(text)}
@@ -21,7 +23,7 @@ def test_every_metric_of_a_process_is_exported(process: Process) -> None:
     wanted = {
         metric.name.removesuffix("_total")
         for metric in METRICS
-        if metric.process in {process, Process.BOTH} and metric.page == names.PAGE
+        if names.is_of(metric, process) and metric.page == names.PAGE
     }
     assert wanted <= exported
     assert CONTENT_TYPE.startswith("text/plain")
@@ -78,11 +80,21 @@ def test_two_processes_do_not_share_a_registry() -> None:
 
 OF_GPUID = ("gpuid_export_success_total", "gpuid_export_failure_total")
 """Kept, so that dashboards of that program go on."""
+OF_RADIX = (
+    "scheduler_decisions_total",
+    "scheduler_exploration_ratio",
+    "scheduler_avg_uncertainty",
+    "scheduler_regret_estimate",
+    "scheduler_observe_events_total",
+    "scheduler_scoring_duration_seconds",
+)
+"""The same."""
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_names_follow_prometheus_practice(metric: names.Metric) -> None:
-    assert metric.name in OF_GPUID or re.fullmatch(r"gpuwarden_[a-z][a-z0-9_]*", metric.name)
+    of_others = (*OF_GPUID, *OF_RADIX)
+    assert metric.name in of_others or re.fullmatch(r"gpuwarden_[a-z][a-z0-9_]*", metric.name)
     assert metric.name.endswith("_total") is (metric.type is MetricType.COUNTER)
     assert bool(metric.buckets) is (metric.type is MetricType.HISTOGRAM)
     assert metric.help.endswith(".")
@@ -110,12 +122,12 @@ def test_units_are_base_units_and_suffixes_mean_what_they_say(metric: names.Metr
     assert "_seconds_" not in metric.name.removesuffix("_total")
 
 
-@pytest.mark.parametrize("process", [Process.AGENT, Process.CONTROLLER])
+@pytest.mark.parametrize("process", [Process.AGENT, Process.CONTROLLER, Process.SCORE])
 def test_openmetrics_parser_takes_every_metric_with_every_label(process: Process) -> None:
     """The strict parser refuses wrong suffixes, doubled families and histograms with gaps."""
     instruments = Instruments(process, "1")
     for metric in METRICS:
-        if metric.process not in {process, Process.BOTH} or metric is names.BUILD_INFO:
+        if not names.is_of(metric, process) or metric is names.BUILD_INFO:
             continue
         if metric.page != names.PAGE:
             continue
@@ -128,9 +140,9 @@ def test_openmetrics_parser_takes_every_metric_with_every_label(process: Process
 
     text = generate_latest(instruments.registry).decode()  # type: ignore[no-untyped-call] # no types
     parsed = open_metrics_families(text)  # type: ignore[no-untyped-call] # the library's
-    ours = [family for family in parsed if family.name.startswith((names.PREFIX, "gpuid_"))]
+    ours = [family for family in parsed if family.name.startswith(OURS)]
     assert all(family.samples for family in ours)
-    wanted = [x for x in METRICS if x.process in {process, Process.BOTH} and x.page == names.PAGE]
+    wanted = [x for x in METRICS if names.is_of(x, process) and x.page == names.PAGE]
     assert len(ours) == len(wanted)
 
 

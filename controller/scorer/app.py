@@ -1,0 +1,179 @@
+"""One scoring service from start to end: opens the file, listens, writes what waits, and closes."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final
+
+from controller.scorer.http import score_app
+from controller.scorer.recorder import LISTENER, ScoreRecorder
+from controller.scorer.service import RETRY_S, Saving, ScoreService
+from controller.scoring.learned import Learned
+from controller.scoring.parameters import Parameters
+from controller.store.scores import FileLock, InUseError
+from controller.web.listener import ConnectionLimits, HttpServer
+from gpuwarden import __version__
+from gpuwarden.clock import SystemClock
+from gpuwarden.settings.loader import Loaded
+from gpuwarden.settings.report import effective
+from gpuwarden.settings.score import ScoreSection, ScoreSettings
+from gpuwarden.settings.values import Address
+from gpuwarden.telemetry import logs, names
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event, Process
+
+SERVICE: Final = "score"
+EXIT_OK: Final = 0
+EXIT_FAULT: Final = 1
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def parameters_of(section: ScoreSection) -> Parameters:
+    """What the settings say about the score."""
+    return Parameters(
+        lambda_uncertainty=section.lambda_uncertainty,
+        beta_exploration=section.beta_exploration,
+        gamma_interference=section.gamma_interference,
+        tau_squared=section.tau_squared,
+        exploration_cap=section.exploration_cap,
+        exploration_window=section.exploration_window,
+        enable_interference=section.enable_interference,
+        enable_sinkhorn=section.enable_sinkhorn,
+        avoid_threshold=section.avoid_threshold,
+        retention_observations=section.retention_observations,
+        max_pairs=section.max_pairs,
+        prior_mean=section.prior_mean,
+        prior_sigma=section.prior_sigma,
+    )
+
+
+async def run(
+    loaded: Loaded[ScoreSettings],
+    *,
+    announce: Callable[[str], None],
+    stop: asyncio.Event | None = None,
+    retry_s: float = RETRY_S,
+) -> int:
+    """Serve until SIGTERM, SIGINT or `stop`; `announce` gets the address. Returns the exit status.
+
+    A file that another process writes ends it at once. Any other trouble with the file does not.
+    """
+    settings, log = loaded.settings, logs.logger(SERVICE)
+    log.info(Event.CONFIG_EFFECTIVE, config=effective(loaded))
+    for finding in loaded.warnings:
+        log.warning(Event.CONFIG_IGNORED, warning=str(finding))
+    lock = FileLock(settings.database)
+    try:
+        with suppress(OSError):  # told once it is tried again
+            lock.take()
+    except InUseError as error:
+        log.error(Event.PROCESS_START_FAILED, detail=str(error))  # noqa: TRY400 -- says it all
+        return EXIT_FAULT
+    try:
+        return await _serve(settings, lock, announce, stop or asyncio.Event(), retry_s)
+    finally:
+        lock.release()
+
+
+async def _serve(
+    settings: ScoreSettings,
+    lock: FileLock,
+    announce: Callable[[str], None],
+    stop: asyncio.Event,
+    retry_s: float,
+) -> int:
+    log = logs.logger(SERVICE)
+    instruments = Instruments(Process.SCORE, __version__)
+    recorder = ScoreRecorder(instruments)
+    parameters = parameters_of(settings.score)
+    learned = Learned(parameters)
+    saving = Saving(learned, settings.database, lock, SystemClock(), recorder)
+    service = ScoreService(
+        parameters,
+        learned,
+        saving,
+        recorder,
+        gpu_types=settings.score.gpu_types,
+        node_label=settings.score.node_label,
+    )
+    _show(instruments, learned, saving)
+    about: dict[str, Any] = {
+        "service": "gpuwarden-score",
+        "version": __version__,
+        "config": asdict(parameters),
+    }
+    app = score_app(
+        service,
+        recorder,
+        render_metrics=instruments.render,
+        about=about,
+        max_body=settings.max_body,
+    )
+    server = HttpServer(
+        app,
+        name=LISTENER,
+        address=settings.listen,
+        tls=None,
+        limits=ConnectionLimits(),
+        observer=recorder,
+    )
+    connections: Callable[[], float] = server.__len__
+    instruments.gauge(names.CONNECTIONS).labels(LISTENER).set_function(connections)
+    await saving.write()
+    try:
+        host, port = await server.start()
+    except OSError as error:
+        log.error(Event.PROCESS_START_FAILED, detail=f"listen: {error}")  # noqa: TRY400
+        await saving.close()
+        return EXIT_FAULT
+    address = str(Address(host, port))
+    log.info(Event.LISTENER_OPEN, listener=LISTENER, address=address)
+    _obey_signals(stop)
+    announce(address)
+    log.info(Event.PROCESS_STARTED, version=__version__)
+    tasks = [
+        asyncio.ensure_future(_retry(saving, retry_s)),
+        asyncio.ensure_future(_checkpoint(saving, float(settings.checkpoint_interval))),
+    ]
+    ended = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    status = EXIT_OK if stop.is_set() else EXIT_FAULT
+    for task in (*tasks, ended):
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            log.error(Event.PROCESS_FAULT, exc_info=result)
+    await server.stop()
+    if saving.unsaved and not await saving.write():
+        log.error(Event.SCORE_STORE_FAILED, reason=saving.problem, rows=saving.unsaved, lost=True)
+        status = EXIT_FAULT
+    await saving.close()
+    log.info(Event.PROCESS_STOPPED, status=status)
+    return status
+
+
+def _obey_signals(stop: asyncio.Event) -> None:
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+async def _retry(saving: Saving, seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        if saving.problem or saving.unsaved:
+            await saving.write()
+
+
+async def _checkpoint(saving: Saving, seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        await saving.checkpoint()
+
+
+def _show(instruments: Instruments, learned: Learned, saving: Saving) -> None:
+    rows: Callable[[], float] = learned.__len__
+    instruments.gauge(names.SCORE_ROWS).set_function(rows)
+    instruments.gauge(names.SCORE_UNSAVED).set_function(lambda: float(saving.unsaved))
+    instruments.gauge(names.READY).set_function(lambda: float(not saving.problem))

@@ -1,0 +1,245 @@
+"""What has been learned: runs of each pair of job type and GPU type, and who slows whom.
+
+Runs alone on their GPU are the baseline. Runs beside others tell how much those slow the job; they
+are no baseline, and count as run times only until there is one. Must not know where it is stored.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from controller.scoring.estimate import NO_RUNS, Moments
+from controller.scoring.parameters import Parameters
+
+_TRUST_AFTER_CHANGE = 1.0
+"""Runs that all runs before a change of driver or image are worth after it."""
+MOST_TYPES = 64
+"""GPU types that are remembered for one type of job: a score compares them with each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One run that has ended; from whoever saw it."""
+
+    job_type: str
+    gpu_type: str
+    runtime_s: float
+    """Finite and above 0."""
+    colocated: tuple[str, ...] = ()
+    """Job types that ran beside it, each once."""
+    succeeded: bool = True
+    driver: str = ""
+    image: str = ""
+    """What it ran with; empty where nobody says."""
+
+
+class RowKind(StrEnum):
+    """What a row is about."""
+
+    PAIR = "pair"
+    """A job type on a GPU type."""
+    BESIDE = "beside"
+    """A job type beside another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Names one row."""
+
+    kind: RowKind
+    job_type: str
+    other: str
+    """GPU type, or the other job type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """All that is remembered under a key; what is stored, exported and imported."""
+
+    kind: RowKind
+    job_type: str
+    other: str
+    alone: Moments = NO_RUNS
+    """Of a pair: runs with the GPU to themselves. Of two jobs: logarithms of slowdowns."""
+    beside: Moments = NO_RUNS
+    """Of a pair: runs beside others."""
+    failures: int = 0
+    driver: str = ""
+    image: str = ""
+    number: int = 0
+    """Of the observation that changed it last."""
+
+    @property
+    def key(self) -> Key:
+        """Its key."""
+        return Key(self.kind, self.job_type, self.other)
+
+    @property
+    def runs(self) -> Moments:
+        """What tells the run time: the baseline, else runs beside others."""
+        return self.alone if self.alone.weight else self.beside
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an observation changed."""
+
+    written: tuple[Key, ...]
+    removed: tuple[Key, ...] = ()
+    """Forgotten because there were too many; the ones unchanged for longest."""
+
+
+class Learned:
+    """Used from one event loop."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self._rows: dict[Key, Row] = {}
+        """In the order of their last change."""
+        self._by_job: dict[str, dict[str, Row]] = {}
+        """Pairs alone, by job type and GPU type."""
+        self._by_gpu: dict[str, dict[str, Row]] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def last_number(self) -> int:
+        """How many observations it has taken in all."""
+        return self._number
+
+    def rows(self, keys: Iterable[Key] | None = None) -> tuple[Row, ...]:
+        """All rows, or those of `keys` that exist."""
+        if keys is None:
+            return tuple(self._rows.values())
+        return tuple(self._rows[key] for key in keys if key in self._rows)
+
+    def of_job(self, job_type: str) -> Mapping[str, Row]:
+        """Its pairs by GPU type."""
+        return self._by_job.get(job_type, {})
+
+    def on_gpu(self, gpu_type: str) -> Mapping[str, Row]:
+        """Pairs of this GPU type by job type."""
+        return self._by_gpu.get(gpu_type, {})
+
+    def slowdown(self, job_type: str, other: str) -> float:
+        """How much longer `job_type` runs beside `other`, at least 0; 0.1 is 10 %.
+
+        Shrunk towards 0 as if one run had shown no slowdown.
+        """
+        row = self._rows.get(Key(RowKind.BESIDE, job_type, other))
+        return 0.0 if row is None else max(0.0, math.expm1(_shrunk(row.alone)))
+
+    # --- learning
+
+    def observe(self, seen: Observation) -> Change:
+        """Learn from a run."""
+        self._number += 1
+        row = self._pair(seen)
+        if not seen.succeeded:
+            return self._put([replace(row, failures=row.failures + 1)])
+        value = math.log(seen.runtime_s)
+        if not seen.colocated:
+            return self._put([replace(row, alone=self._bounded(row.alone.with_one(value)))])
+        beside = replace(row, beside=self._bounded(row.beside.with_one(value)))
+        slowed = self._slowed(seen, value - row.alone.mean) if row.alone.weight else []
+        return self._put([beside, *slowed])
+
+    def merge(self, rows: Iterable[Row]) -> Change:
+        """Add what was learned elsewhere, or before; sums add up."""
+        found = []
+        for row in sorted(rows, key=lambda x: x.number):
+            mine = self._rows.get(row.key)
+            self._number = max(self._number, row.number)
+            if mine is not None:
+                row = replace(  # noqa: PLW2901 -- the same row, with more in it
+                    mine,
+                    alone=self._bounded(mine.alone.with_all(row.alone)),
+                    beside=self._bounded(mine.beside.with_all(row.beside)),
+                    failures=mine.failures + row.failures,
+                    driver=mine.driver or row.driver,
+                    image=mine.image or row.image,
+                    number=max(mine.number, row.number),
+                )
+            found.append(row)
+        return self._keep(found)
+
+    def _pair(self, seen: Observation) -> Row:
+        key = Key(RowKind.PAIR, seen.job_type, seen.gpu_type)
+        row = self._rows.get(key)
+        if row is None:
+            row = Row(kind=key.kind, job_type=key.job_type, other=key.other)
+        has_changed = any(
+            old and new and old != new
+            for old, new in ((row.driver, seen.driver), (row.image, seen.image))
+        )
+        if has_changed:
+            row = replace(
+                row,
+                alone=row.alone.at_most(_TRUST_AFTER_CHANGE),
+                beside=row.beside.at_most(_TRUST_AFTER_CHANGE),
+            )
+        return replace(row, driver=seen.driver or row.driver, image=seen.image or row.image)
+
+    def _slowed(self, seen: Observation, excess: float) -> list[Row]:
+        """Divide a slowdown among those that were there; what each is known for goes first."""
+        rows = []
+        for other in seen.colocated:
+            new = Row(kind=RowKind.BESIDE, job_type=seen.job_type, other=other)
+            rows.append(self._rows.get(new.key, new))
+        share = 1 / len(rows)
+        unexplained = excess - sum(_shrunk(row.alone) for row in rows)
+        return [
+            replace(
+                row,
+                alone=self._bounded(
+                    row.alone.with_one(_shrunk(row.alone) + unexplained * share, share)
+                ),
+            )
+            for row in rows
+        ]
+
+    def _bounded(self, moments: Moments) -> Moments:
+        return moments.at_most(float(self._parameters.retention_observations))
+
+    def _put(self, rows: list[Row]) -> Change:
+        return self._keep([replace(row, number=self._number) for row in rows])
+
+    def _keep(self, rows: list[Row]) -> Change:
+        for row in rows:
+            self._rows.pop(row.key, None)
+            self._rows[row.key] = row
+            self._index(row)
+        removed = []
+        for job_type in {row.job_type for row in rows}:
+            pairs = self._by_job.get(job_type, {})
+            while len(pairs) > MOST_TYPES:
+                removed.append(min(pairs.values(), key=lambda x: x.number).key)
+                self._forget(removed[-1])
+        while len(self._rows) > self._parameters.max_pairs:
+            removed.append(next(iter(self._rows)))
+            self._forget(removed[-1])
+        written = tuple(row.key for row in rows if row.key in self._rows)
+        return Change(written, tuple(removed))
+
+    def _index(self, row: Row) -> None:
+        if row.kind is RowKind.PAIR:
+            self._by_job.setdefault(row.job_type, {})[row.other] = row
+            self._by_gpu.setdefault(row.other, {})[row.job_type] = row
+
+    def _forget(self, key: Key) -> None:
+        del self._rows[key]
+        if key.kind is RowKind.PAIR:
+            for index, name, other in (
+                (self._by_job, key.job_type, key.other),
+                (self._by_gpu, key.other, key.job_type),
+            ):
+                del index[name][other]
+                if not index[name]:
+                    del index[name]
+
+
+def _shrunk(slowdowns: Moments) -> float:
+    return slowdowns.mean * slowdowns.weight / (slowdowns.weight + 1.0)

@@ -1,0 +1,231 @@
+"""What the scoring service has learned, in a SQLite file of its own.
+
+One process writes a file: a lock beside it is held for as long as the process lives. A row counts
+when its transaction is on disk.
+"""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from controller.scoring.learned import Key, Row
+from controller.store.sqlite import Component, FileThread, StoreError, StoreFile, open_store
+from gpuwarden.clock import Clock
+
+VERSION: Final = 1
+"""Of the form of a row; a new field is a new version, with a migration of what is stored."""
+_OWNER_ONLY: Final = 0o600
+
+SCORES: Final = Component(
+    "score",
+    VERSION,
+    (
+        """CREATE TABLE learned (
+            kind TEXT NOT NULL, job_type TEXT NOT NULL, other TEXT NOT NULL, row TEXT NOT NULL,
+            PRIMARY KEY (kind, job_type, other)
+        ) WITHOUT ROWID""",
+    ),
+)
+
+
+class InUseError(Exception):
+    """Another process writes the file; says which file."""
+
+
+class ScoresUnavailableError(Exception):
+    """The file cannot be read or written now; says why."""
+
+
+def encode_row(row: Row) -> str:
+    """A row as text."""
+    return msgspec.json.encode(row, order="deterministic").decode()
+
+
+def decode_row(text: str | bytes) -> Row:
+    """The row behind a text; raises StoreError."""
+    try:
+        row = msgspec.json.decode(text, type=Row)
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        raise StoreError(f"no row of version {VERSION}: {error}") from None
+    counts = (*(x for m in (row.alone, row.beside) for x in (m.weight, m.squares)), row.failures)
+    if min(*counts, row.number) < 0:
+        raise StoreError(f"no row of version {VERSION}: a count is below 0")
+    return row
+
+
+class FileLock:
+    """The right to write a file: a lock on `FILE.lock`, which the kernel ends with the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process may write."""
+        return self._descriptor is not None
+
+    def take(self) -> None:
+        """Take it, unless it is held already; raises InUseError, OSError."""
+        if self._descriptor is not None:
+            return
+        real = self._path.resolve()
+        real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = real.with_name(f"{real.name}.lock")
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            text = f"{self._path} is in use by another process ({lock} is locked)"
+            raise InUseError(text) from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let others write; the file of the lock stays."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One write: rows to put in place, and keys whose rows go."""
+
+    written: tuple[Row, ...]
+    removed: tuple[Key, ...] = ()
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it holds anything; without, it asks for a checkpoint."""
+        return bool(self.written or self.removed)
+
+
+class ScoreFile:
+    """Used from one event loop. Opens the file at the first call."""
+
+    def __init__(self, path: Path, clock: Clock, found: Callable[[Sequence[Row]], None]) -> None:
+        """`found` gets all rows of the file once, before the first write."""
+        self._found = found
+        self._has_read = False
+        """On the thread."""
+        self.is_open = False
+        """Whether `found` has been called."""
+        self._thread: FileThread[Rows, tuple[Row, ...]] = FileThread(
+            path, SCORES, self._work, self._take, clock=clock, unavailable=ScoresUnavailableError
+        )
+
+    async def open(self) -> None:
+        """Read what is there, unless it was read before; raises ScoresUnavailableError."""
+        await self._thread.answered(self._thread.ask(None))
+
+    async def write(self, rows: Rows) -> None:
+        """Make rows durable, or raise ScoresUnavailableError; only after `open`."""
+        await self._thread.answered(self._thread.ask(rows))
+
+    async def checkpoint(self) -> None:
+        """Fold the write-ahead log into the file; raises ScoresUnavailableError."""
+        await self._thread.answered(self._thread.ask(Rows(())))
+
+    async def close(self) -> None:
+        """Let what waits be written and close the file, unless it hangs."""
+        await self._thread.close()
+
+    def _work(
+        self, connection: sqlite3.Connection, jobs: list[Rows]
+    ) -> tuple[list[bool], tuple[Row, ...]]:
+        """On the thread."""
+        rows = () if self._has_read else read_all(connection)
+        if any(job.is_change for job in jobs):
+            write_all(connection, jobs)
+        if not all(job.is_change for job in jobs):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self._has_read = True
+        return [True] * len(jobs), rows
+
+    def _take(self, _file: StoreFile, rows: tuple[Row, ...], _read_ns: int) -> None:
+        if not self.is_open:
+            self.is_open = True
+            self._found(rows)
+
+
+# --- export and import
+
+
+def export_rows(path: Path) -> tuple[Row, ...]:
+    """All rows of a file, also while a service writes it; raises StoreError."""
+    if not path.is_file():
+        raise StoreError(f"{path} is no file")
+    file = open_store(path, SCORES)
+    try:
+        return read_all(file.connection)
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}") from None
+    finally:
+        file.close()
+
+
+def import_rows(path: Path, rows: Sequence[Row], *, replace: bool) -> None:
+    """Make a file hold these rows and no others, or change nothing.
+
+    Raises InUseError, OSError, and StoreError: also for a file that has rows, unless `replace`.
+    """
+    lock = FileLock(path)
+    lock.take()
+    try:
+        file = open_store(path, SCORES)
+        try:
+            before = read_all(file.connection)
+            if before and not replace:
+                raise StoreError(f"{path} has {len(before)} rows; --replace takes their place")
+            write_all(file.connection, [Rows(tuple(rows), tuple(row.key for row in before))])
+        finally:
+            file.close()
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}") from None
+    finally:
+        lock.release()
+
+
+# --- the table
+
+
+def read_all(connection: sqlite3.Connection) -> tuple[Row, ...]:
+    """All rows; raises sqlite3.Error, StoreError."""
+    found = connection.execute("SELECT kind, job_type, other, row FROM learned").fetchall()
+    rows = []
+    for kind, job_type, other, text in found:
+        row = decode_row(text)
+        if (row.kind.value, row.job_type, row.other) != (kind, job_type, other):
+            raise StoreError(f"the row of {kind} {job_type!a} {other!a} is about something else")
+        rows.append(row)
+    return tuple(rows)
+
+
+def write_all(connection: sqlite3.Connection, writes: Iterable[Rows]) -> None:
+    """Do the writes in order in one durable transaction, or none; raises sqlite3.Error."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for write in writes:
+            connection.executemany(
+                "DELETE FROM learned WHERE kind = ? AND job_type = ? AND other = ?",
+                [(x.kind.value, x.job_type, x.other) for x in write.removed],
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO learned VALUES (?, ?, ?, ?)",
+                [(x.kind.value, x.job_type, x.other, encode_row(x)) for x in write.written],
+            )
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
