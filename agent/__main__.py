@@ -5,12 +5,13 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
 
 # isort: split
-from agent.app import ExitCode, HostUnreadableError, real_parts, run_agent
+from agent.app import ExitCode, HostUnreadableError, Parts, real_parts, run_agent
+from agent.settings import AgentSettings
 from gpuwarden import __version__
 from gpuwarden.settings.loader import AGENT
 from gpuwarden.settings.report import effective
@@ -22,7 +23,9 @@ PROGRAM = "gpuwarden-agent"
 SUPPORT = "support-bundle"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None, *, parts: Callable[[AgentSettings], Parts] = real_parts
+) -> int:
     """Run the agent, or collect a support bundle about it; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments[:1] == [SUPPORT]:
@@ -43,11 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             headers=settings.telemetry.otlp_headers,
         )
         try:
-            parts = real_parts(settings)
+            made = parts(settings)
         except HostUnreadableError as error:
             logs.logger("agent").error(Event.PROCESS_START_FAILED, detail=str(error))
             return int(ExitCode.FAULT)
-        code = asyncio.run(run_agent(settings, parts))
+        code = asyncio.run(run_agent(settings, made))
         end_tracing()
         return int(code)
 

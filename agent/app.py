@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from pathlib import Path
 from random import SystemRandom
 from secrets import token_hex
 from typing import Final, Protocol
@@ -138,10 +139,10 @@ class Parts:
     )
 
 
-def real_parts(settings: AgentSettings) -> Parts:
+def real_parts(settings: AgentSettings, *, proc: Path = Path("/proc")) -> Parts:
     """NVML, the Workload API, TLS, the system's resolver, the state directory.
 
-    Raises HostUnreadableError.
+    `proc` has the node's processes. Raises HostUnreadableError.
     """
     wanted = agent_id(settings.trust_domain, settings.path_prefix, settings.agent.node_name)
     clock = SystemClock()
@@ -157,10 +158,10 @@ def real_parts(settings: AgentSettings) -> Parts:
     return Parts(
         host=host,
         gpus=lambda known: NvmlInventorySource(
-            host, ProcessPods(), deadlines=deadlines, known=known
+            host, ProcessPods(proc), deadlines=deadlines, known=known
         ),
         allocations=_allocations(settings),
-        pods=RunningPods(),
+        pods=RunningPods(proc),
         identity=SvidWatcher.dialing(settings.workload_api, lambda found: found == wanted, clock),
         dialer=TunnelDialer(parse_spiffe_id(settings.controller_id), count),
         resolver=SystemResolver(),

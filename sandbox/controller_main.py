@@ -1,7 +1,8 @@
 """`python -m sandbox.controller_main`: the real controller with a list of nodes for a directory.
 
 Takes the controller's own flags, and `--node NAME` (repeatable, `*` for any) and
-`--addresses FILE`. Says on standard output where it listens, as one JSON line.
+`--addresses FILE`. With `kubernetes.api: kubeconfig` the nodes come from that API server instead of
+the list. Says on standard output where it listens, as one JSON line.
 """
 
 import argparse
@@ -19,10 +20,12 @@ import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports gr
 from controller.__main__ import run_to_end
 from controller.app import run
 from controller.wiring.listeners import Addresses
+from gpuwarden.cli.exit_codes import CliError
 from gpuwarden.settings.loader import CONTROLLER
 from gpuwarden.settings.start import EXIT_BAD_CONFIGURATION, settings_or_exit
 from gpuwarden.telemetry.logs import announce as announce_line
 from sandbox.insecure_static_nodes import InsecureStaticNodes
+from sandbox.kube.exchange import HttpExchange
 
 PROGRAM: Final = "sandbox-controller"
 EVENT: Final = "controller.listening"
@@ -35,10 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--addresses", type=Path, metavar="FILE")
     own, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
     loaded = settings_or_exit(PROGRAM, CONTROLLER, rest)
+    kubeconfig = loaded.settings.kubernetes.kubeconfig
     try:
-        directory = InsecureStaticNodes(own.node)
+        directory = None if kubeconfig else InsecureStaticNodes(own.node)
+        exchange = HttpExchange(kubeconfig) if kubeconfig else None
     except ValueError as error:
         sys.stderr.write(f"{PROGRAM}: --node: {error}\n")
+        return EXIT_BAD_CONFIGURATION
+    except CliError as error:
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
         return EXIT_BAD_CONFIGURATION
 
     def announce(addresses: Addresses) -> None:
@@ -47,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _write_whole(own.addresses, line + "\n")
         announce_line(EVENT, **asdict(addresses))
 
-    return run_to_end(lambda: run(loaded, directory=directory, announce=announce))
+    return run_to_end(
+        lambda: run(loaded, directory=directory, exchange=exchange, announce=announce)
+    )
 
 
 def _write_whole(path: Path, text: str) -> None:

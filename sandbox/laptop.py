@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Final
 
 import yaml
+from msgspec.structs import replace
 
+from sandbox.kube.cluster import InsecureCluster
 from sandbox.nodes import AMPERE, CLUSTER, REAL, ROGUE, TRUST_DOMAIN, SimulatedNode
 from sandbox.nvml.build import build
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
@@ -55,6 +57,8 @@ class Addresses:
     local: str
     api: str = ""
     """Empty without the console."""
+    admission: str = ""
+    """Empty without a Kubernetes API."""
 
 
 class Laptop:
@@ -69,6 +73,7 @@ class Laptop:
         confirmed: bool = False,
         evaluation: bool = False,
         console: bool = False,
+        kubernetes: bool = False,
     ) -> None:
         """`otlp`: where controller and agents send traces, and the controller log records.
 
@@ -76,6 +81,7 @@ class Laptop:
         `evaluation`: agents have the NVML of the image for evaluations, which says that its GPUs
         are made up. Without it they are like real ones to the controller.
         `console`: the controller serves the web console, to this machine without a login.
+        `kubernetes`: nodes and pods come from an API server, which asks the controller's webhooks.
         """
         self._has_console = console
         self.folder = folder
@@ -91,6 +97,8 @@ class Laptop:
             (folder / name).mkdir(parents=True, exist_ok=True)
         self.workload_api = InsecureWorkloadApi(folder / "spiffe", TRUST_DOMAIN, ttl=SVID_TTL)
         self.spire = _spire_server(self.workload_api) if confirmed else None
+        self.cluster = InsecureCluster(folder / "kube") if kubernetes else None
+        self._shown: dict[str, Scenario] = {}
 
     @property
     def audit_folder(self) -> Path:
@@ -112,9 +120,12 @@ class Laptop:
         """Start the controller with a directory that knows `nodes`: each NAME or NAME=UID."""
         if self.spire is not None:
             await _registers(self.spire, [node.partition("=")[0] for node in nodes])
+        known = tuple(f"--node={name}" for name in nodes)
+        if self.cluster is not None:
+            known = ()
+            await self.cluster.start(dict(_named(node) for node in nodes))
         config = self._write_config("controller", self._controller_config())
         arguments = ("-m", "sandbox.controller_main", "--config", str(config))
-        known = tuple(f"--node={name}" for name in nodes)
         controller = await self._start("controller", (*arguments, *known), {})
         event = await controller.event("controller.listening", timeout_s=START_S)
         self.addresses = Addresses(
@@ -123,7 +134,10 @@ class Laptop:
             ops=event["ops"],
             local=str(self.folder / "fleet.sock"),
             api=event["api"],
+            admission=event["admission"],
         )
+        if self.cluster is not None:
+            self.cluster.use_webhooks(self.addresses.admission)
 
     async def stop_controller(self) -> None:
         """End the controller; started again it listens for agents where it did before."""
@@ -149,13 +163,25 @@ class Laptop:
         await self._start_agent(REAL, {name: os.environ[name]} if name in os.environ else {})
 
     def show(self, node: str, scenario: Scenario) -> None:
-        """Let the node's NVML show `scenario` from now on."""
+        """Let the node's NVML show `scenario` from now on, with what its kubelet runs."""
+        self._shown[node] = scenario
+        self.show_processes(node)
+
+    def show_processes(self, node: str) -> None:
+        """Let the node's NVML show what its kubelet runs now."""
+        scenario = self._shown[node]
+        if self.cluster is not None:
+            pids = self.cluster.kubelets[node].pids
+            gpus = tuple(replace(x, compute_pids=pids.get(x.uuid, ())) for x in scenario.gpus)
+            scenario = replace(scenario, gpus=gpus)
         write(self._scenario(node), scenario)
 
     async def close(self) -> None:
         """End agents, controller and Workload API, in this order."""
         for program in reversed(list(self.programs.values())):
             await program.stop()
+        if self.cluster is not None:
+            await self.cluster.close()
         if self.spire is not None:
             await self.spire.stop()
         self.workload_api.close()
@@ -173,7 +199,10 @@ class Laptop:
 
     async def _start_agent(self, node: str, extra: Mapping[str, str]) -> None:
         config = self._write_config(node, self._agent_config(node))
-        await self._start(node, ("-m", "agent", "--config", str(config)), extra)
+        program: tuple[str, ...] = ("-m", "agent")
+        if self.cluster is not None and node != REAL:
+            program = ("-m", "sandbox.agent_main", "--proc", str(self.cluster.kubelets[node].proc))
+        await self._start(node, (*program, "--config", str(config)), extra)
 
     async def _start(
         self, name: str, arguments: tuple[str, ...], extra: Mapping[str, str]
@@ -226,6 +255,7 @@ class Laptop:
                 "ops": "127.0.0.1:0",
                 "local": self.addresses.local,
                 **({"api": "127.0.0.1:0"} if self._has_console else {}),
+                **({} if self.cluster is None else {"admission": "127.0.0.1:0"}),
             },
             "policy": {"file": str(policy)},
             "evaluation": {"enabled": self.evaluation},
@@ -233,6 +263,7 @@ class Laptop:
             "store": {"path": str(self.folder / "ledger.db")},
             "metrics": {"fleet": True},
             **self._console_config(),
+            **({} if self.cluster is None else self.cluster.settings()),
             **spire,
             **({} if self._otlp is None else {"telemetry": {"otlp": self._otlp, "logs": True}}),
         }
@@ -251,6 +282,11 @@ class Laptop:
             "console": {"enabled": True, "loopback": True},
         }
 
+    def _kubelet_socket(self, node: str) -> str:
+        if self.cluster is None or node == REAL:
+            return "off"
+        return str(self.cluster.kubelets[node].socket)
+
     def _agent_config(self, node: str) -> dict[str, object]:
         return {
             "apiVersion": API_VERSION,
@@ -262,11 +298,17 @@ class Laptop:
                 "nodeName": node,
                 "controllers": [self.addresses.agents],
                 "stateDir": str(self.folder / "state" / node),
-                "kubeletSocket": "off",
+                "kubeletSocket": self._kubelet_socket(node),
             },
             "listen": {"ops": "127.0.0.1:0"},
             **({} if self._otlp is None else {"telemetry": {"otlp": self._otlp}}),
         }
+
+
+def _named(node: str) -> tuple[str, str]:
+    """Name and UID of a node that is given as NAME=UID or NAME."""
+    name, _, uid = node.partition("=")
+    return name, uid or node_uid(name)
 
 
 def directory_of(nodes: tuple[SimulatedNode, ...]) -> tuple[str, ...]:

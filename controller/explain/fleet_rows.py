@@ -13,7 +13,7 @@ import msgspec
 
 from controller.explain.device_status import DeviceStatus, shown_devices, status_of, use_on
 from controller.fleet.directory import KnownNode
-from controller.fleet.view import FleetSnapshot, GpuView, NodeState, NodeView
+from controller.fleet.view import Acceptance, FleetSnapshot, GpuView, NodeState, NodeView
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.moment import rfc3339
 from gpuwarden.reasons import ReasonCode
@@ -168,7 +168,10 @@ def _gpu_rows(
     use = use_on(node.name, accepted, facts.ledger, is_eligible=True)
     found: dict[str, list[DeviceStatus]] = {}
     holders: dict[str, set[str]] = {}
-    for device in shown_devices(accepted, facts.ledger):
+    known = _with_known_users(accepted, facts.ledger)
+    for shown in shown_devices(accepted, facts.ledger):
+        is_known = shown.mig is not None and shown.gpu.uuid in known
+        device = shown._replace(in_use=False) if is_known else shown
         entries = [facts.ledger.get(x) for x in {device.uuid, device.gpu.uuid}]
         records = [x.record for x in entries if isinstance(x, Entry)]
         held = [holder for record in records for holder in record.holders]
@@ -190,6 +193,28 @@ def _gpu_rows(
             attestation_hash=accepted.attestation_hash,
             serial=gpu.serial if has_serials else msgspec.UNSET,
         )
+
+
+def _with_known_users(accepted: Acceptance, ledger: LedgerSnapshot) -> frozenset[str]:
+    """Split GPUs whose processes are all of pods that hold a MIG device of them.
+
+    The driver names the whole GPU for each process: on which device it is, nobody can tell.
+    """
+    users: dict[str, set[str | None]] = {}
+    for process in accepted.processes or ():
+        users.setdefault(process.gpu, set()).add(process.pod_uid)
+    return frozenset(
+        gpu.uuid
+        for gpu in accepted.gpus
+        if gpu.mig_devices and users.get(gpu.uuid, {None}) <= _holders(gpu, ledger)
+    )
+
+
+def _holders(gpu: GpuView, ledger: LedgerSnapshot) -> set[str]:
+    """UIDs of the pods that hold any of its MIG devices."""
+    entries = (ledger.get(x.uuid) for x in gpu.mig_devices)
+    holders = (x for entry in entries if entry is not None for x in entry.record.holders)
+    return {x.pod.uid for x in holders if x.pod.uid}
 
 
 def _parts(gpu: GpuView) -> tuple[str, ...]:

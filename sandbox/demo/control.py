@@ -24,7 +24,8 @@ PREFIX: Final = "gpuwarden-"
 """Beginning of a demo's folder, in the folder for temporary files."""
 SOCKET: Final = "control.sock"
 _MAX_REQUEST: Final = 4096
-_SEEN_S: Final = 20.0
+_SEEN_S: Final = 40.0
+"""An agent that was refused comes back within 30 s."""
 _ROUNDS_S: Final = 3.0
 
 

@@ -19,6 +19,7 @@ from typing import Final
 from sandbox.demo.checks import CHECKS, eligible
 from sandbox.demo.control import PREFIX, Control
 from sandbox.demo.output import NobodyReadsError, SaidLogs, is_read, say, say_as_it_is
+from sandbox.demo.pods import DemoPods
 from sandbox.demo.stage import Check, Stage
 from sandbox.demo.try_it import things_to_try
 from sandbox.laptop import Laptop, directory_of, has_real_nvml, node_uid
@@ -34,6 +35,10 @@ _READ_POLL_S: Final = 0.5
 _INDENT: Final = 12
 _ENDED_BY: Final = 128
 """What a shell adds to the number of a signal."""
+
+
+class PodsError(Exception):
+    """The pods of a demo that is to stay up could not be created."""
 
 
 @dataclass(slots=True)
@@ -77,7 +82,7 @@ async def run(*, keep: bool, only: Sequence[str]) -> int:
         except asyncio.CancelledError:
             if course.ended_by is None:
                 raise
-        except (BuildError, ProgramError) as error:
+        except (BuildError, ProgramError, PodsError) as error:
             course.failed += 1
             say(f"demo: {error}")
         say(f"demo: took {time.monotonic() - begun:.0f} s")
@@ -104,7 +109,7 @@ async def _in_a_folder(course: _Course, checks: Sequence[Check], *, keep: bool) 
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     is_worth_keeping = True
     try:
-        laptop = Laptop(folder, confirmed=True, console=keep)
+        laptop = Laptop(folder, confirmed=True, console=keep, kubernetes=keep)
         try:
             await _on_a_cluster(laptop, course, checks, keep=keep)
         finally:
@@ -127,6 +132,7 @@ async def _on_a_cluster(
     try:
         await _take(stage, checks, course)
         if keep:
+            await _say_pods(stage)
             await _keep(stage, course)
     finally:
         await stage.close()
@@ -177,6 +183,20 @@ async def _take(stage: Stage, checks: Sequence[Check], course: _Course) -> None:
         say(" " * _INDENT + seen, indent=_INDENT)
 
 
+async def _say_pods(stage: Stage) -> None:
+    cluster = stage.laptop.cluster
+    assert cluster is not None, "what stays up has one"  # noqa: S101 - narrows
+    say()
+    say("demo: creates pods, and plays kube-scheduler and kubelet")
+    say()
+    try:
+        pods = await DemoPods(stage, cluster).fill()
+    except Exception as error:  # whatever goes wrong, there are no pods to look at
+        raise PodsError(f"pods: {error}") from error
+    for pod in pods:
+        say(f"{pod.name}  {pod.node or 'Pending'}: {pod.about}", indent=_INDENT)
+
+
 async def _keep(stage: Stage, course: _Course) -> None:
     """Stay up until a signal comes or nobody reads any more."""
     laptop = stage.laptop
@@ -185,6 +205,6 @@ async def _keep(stage: Stage, course: _Course) -> None:
         say(course.summary())
         say("It stays up until Ctrl-C.")
         say()
-        say_as_it_is(things_to_try(laptop.addresses, laptop.audit_folder))
+        say_as_it_is(things_to_try(laptop.addresses, laptop.folder))
         while is_read():  # noqa: ASYNC110 - a terminal tells nobody that it is gone
             await asyncio.sleep(_READ_POLL_S)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from sandbox import files
+from sandbox.demo.pods import EARLY, WAITING
 from sandbox.laptop import Addresses
 from sandbox.nodes import AMPERE, HOPPER, LEGACY
 
@@ -20,15 +21,15 @@ class Section:
     commands: tuple[str, ...]
 
 
-def things_to_try(addresses: Addresses, audit_folder: Path) -> str:
-    """The list for this cluster, as it is printed."""
-    sections = _sections(addresses, audit_folder)
+def things_to_try(addresses: Addresses, folder: Path) -> str:
+    """The list for the demo in this folder, as it is printed."""
+    sections = _sections(addresses, folder)
     return "\n".join(
         f"{one.title}:\n" + "".join(f"  {line}\n" for line in one.commands) for one in sections
     )
 
 
-def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
+def _sections(addresses: Addresses, folder: Path) -> tuple[Section, ...]:
     pod, filter_call = (files.typed(f"examples/{name}") for name in ("pod.yaml", "filter.json"))
     others = (files.typed(f"examples/{name}.yaml") for name in WORKLOADS)
     call = f"http://{addresses.extender}/filter"
@@ -41,6 +42,20 @@ def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
             ),
         ),
         *_console(addresses),
+        Section(
+            "Pods: what they hold, and why one waits",
+            (
+                "gpuwarden top --once",
+                "gpuwarden reservations",
+                "gpuwarden use",
+                f"gpuwarden explain pod {EARLY}",
+                f"gpuwarden why {WAITING}",
+            ),
+        ),
+        Section(
+            "The inventory as it is exported",
+            (f"grep '\"change\":' {folder}/log/controller.log",),
+        ),
         Section(
             "What the controller knows, and where a pod would pass",
             (
@@ -89,7 +104,7 @@ def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
             (
                 "gpuwarden-sandbox tamper-evidence",
                 "gpuwarden-sandbox tamper-log",
-                f"gpuwarden audit verify {audit_folder}",
+                f"gpuwarden audit verify {folder}/audit",
             ),
         ),
         Section(

@@ -19,7 +19,7 @@ from sandbox.spiffe.workload import Fault
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 
 _MAX_REQUEST = 64 * 1024
-_TIMEOUT_SECONDS = 30
+_TIMEOUT_SECONDS = 60
 
 
 class ControlSocket:

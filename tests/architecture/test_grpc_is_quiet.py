@@ -14,6 +14,7 @@ SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scrip
 PROGRAMS = (
     *(target.partition(":")[0] for target in SCRIPTS.values()),
     "sandbox.__main__",
+    "sandbox.agent_main",
     "sandbox.controller_main",
     "sandbox.spiffe.__main__",
 )

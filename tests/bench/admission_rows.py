@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from sandbox.kube.json_patch import applied
 from tests.bench.child import LOAD_CORE, SERVER_CORE, Child, undisturbed
 from tests.bench.filter_rows import Tls
 from tests.bench.results import Bound, Goal, Row
 from tests.bench.review_bodies import pod, review
-from tests.fakes.json_patch import applied
 
 GROUP: Final = "Admission of pods over mTLS, eight requests in flight"
 MUTATE, VALIDATE = "/mutate/pods/enforced", "/validate/pods/enforced"

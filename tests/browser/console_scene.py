@@ -15,21 +15,32 @@ from controller.people.rights import INSPECT, OPERATE
 from controller.placement.explanation import FitReport, NodeFit, Rejection
 from controller.record import Record
 from controller.web.v1_operations import Witness
-from gpuwarden.audit.record import RecordKind
+from gpuwarden.audit.reading import Recent
+from gpuwarden.audit.record import RecordKind, decode_record
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import ClassDocument, Platform
+from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
-from tests.builders.accounts import account, held, node_of, pod_document, waiting_document
+from tests.builders.accounts import (
+    UID,
+    account,
+    held,
+    node_of,
+    pod_document,
+    waiting_document,
+)
+from tests.builders.audit_log import GENESIS, line
 from tests.builders.fleet_views import acceptance, fleet, gpu, healthy, node
 from tests.fakes.http_api import ApiWorld
 
 TOKEN = "jane-token"  # noqa: S105 -- of a fake
 HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
 ZONE = "topology.kubernetes.io/zone"
+_NOW_NS = SystemClock().wall_ns()
 
 
 async def fill(world: ApiWorld) -> None:
@@ -57,14 +68,17 @@ async def fill(world: ApiWorld) -> None:
         Rejection(ReasonCode.HASH_MISMATCH, "", 1, ("gpu-2",)),
     )
     waiting = replace(waiting, explanation=replace(waiting.explanation, rejections=rejections))
-    pending = account(waiting_document(), node=None)
+    pending = account(
+        _pending_document(), name="train-7", namespace="team-b", recent=_log_of_pending(), node=None
+    )
     assert pending is not None
     assert pending.explanation is not None
     reasons = (
         Rejection(ReasonCode.NODE_STALE, "gpu-3: silent for 2m10s", 3, ("gpu-3", "gpu-4", "gpu-5")),
         Rejection(ReasonCode.HASH_MISMATCH, "gpu-2: driver 550.54.15", 1, ("gpu-2",)),
     )
-    pending = replace(pending, explanation=replace(pending.explanation, rejections=reasons))
+    explained = replace(pending.explanation, rejections=reasons, passing=0, examples=())
+    pending = replace(pending, explanation=explained)
     world.traces = {
         "team-a/train-0": bound,
         "team-b/waits-0": waiting,
@@ -84,7 +98,49 @@ async def fill(world: ApiWorld) -> None:
     await _fill_log(world)
 
 
+def _ago(seconds: float) -> str:
+    return rfc3339(_NOW_NS - int(seconds * NS_PER_S))
+
+
+def _pending_document() -> dict[str, Any]:
+    found = waiting_document("0/6 nodes are available")
+    found["metadata"] |= {
+        "namespace": "team-b",
+        "name": "train-7",
+        "creationTimestamp": _ago(130),
+    }
+    found["status"]["conditions"][0]["lastTransitionTime"] = _ago(129)
+    return found
+
+
+def _log_of_pending() -> Recent:
+    made: tuple[tuple[RecordKind, str, list[str], str], ...] = (
+        (RecordKind.ADMISSION_DECISION, "admitted", [], _ago(130)),
+        (RecordKind.FILTER_DECISION, "rejected", ["NODE_STALE", "HASH_MISMATCH"], _ago(129)),
+    )
+    lines = (
+        line(number, GENESIS, kind=kind, decision=decision, codes=codes, ts=at, refs={"uid": UID})
+        for number, (kind, decision, codes, at) in enumerate(made, start=4)
+    )
+    return Recent(tuple(decode_record(x.removesuffix(b"\n")) for x in lines), _ago(3600))
+
+
 def _nodes() -> list[Any]:
+    """Each with evidence of some seconds ago."""
+    return [
+        view
+        if view.acceptance is None
+        else replace(
+            view,
+            acceptance=replace(
+                view.acceptance, accepted_wall_ns=_NOW_NS - (3 + 4 * number) * NS_PER_S
+            ),
+        )
+        for number, view in enumerate(_views())
+    ]
+
+
+def _views() -> list[Any]:
     hostile = [gpu(0, "GPU-hostile", product=HOSTILE), gpu(1, "GPU-gone", lost=True)]
     refused = node("gpu-5", acceptance(gpus=hostile), blocked=ReasonCode.NODE_DENIED)
     assert refused.blocked is not None

@@ -313,6 +313,7 @@ async def test_pictures_of_the_documentation(console: Console, name: str) -> Non
         await _go(page, PICTURES[name])
         await page.wait_for_load_state("load")
         assert await page.locator("#as-of").is_visible()
+        assert "1970-" not in await page.inner_text("body")
         if name == "console-fleet":
             await page.wait_for_selector("#map[data-drawn]")
         picture = await page.screenshot(animations="disabled")

@@ -10,8 +10,8 @@ from controller.admission.pod import AdmittedPod, decode_admitted
 from controller.admission.review import Operation, encode_patch
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import Judged, mutated, validated
+from sandbox.kube.json_patch import applied
 from tests.builders.pods import GPU_RESOURCE
-from tests.fakes.json_patch import applied
 
 Document = dict[str, Any]
 

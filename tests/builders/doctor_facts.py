@@ -32,12 +32,12 @@ from gpuwarden.doctor.facts import (
 from gpuwarden.doctor.gather import ASKING, WRONG, dry_run_pod
 from gpuwarden.doctor.kubernetes import NEEDED_APIS
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+from sandbox.kube.json_patch import applied
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import documents
 from tests.builders.fleet_messages import node_message
 from tests.builders.web_certificates import WebCa
 from tests.fakes.admission import AdmissionWorld
-from tests.fakes.json_patch import applied
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -47,11 +47,11 @@ from controller.policy import DEFAULT_POLICY
 from controller.record import AuditLog, Record
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode, Refusal
+from sandbox.kube.json_patch import applied
 from tests.builders.admitted_pods import Document, admitted, documents
 from tests.builders.bindings import IDS, NODE, binding, env_pod, review_request
 from tests.builders.fleet_views import healthy
 from tests.fakes.clock import FakeClock
-from tests.fakes.json_patch import applied
 from tests.fakes.ledger_store import MemoryLedgerStore
 from tests.fakes.recording_audit import RecordingAudit
 

@@ -17,6 +17,7 @@ from controller.kube.resources import CALLS, CERTIFICATE_CALLS, EXPORT_CALLS
 from controller.kube.transport import Transport
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.model import Allocation, GpuProcess
+from sandbox.kube.json_patch import applied
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.admission_reviews import patch_of, review_json
 from tests.builders.admitted_pods import new_pod
@@ -27,7 +28,6 @@ from tests.builders.web_certificates import WebCa
 from tests.fakes.api_server import FakeApiServer, place_of
 from tests.fakes.attest_client import AttestClient
 from tests.fakes.eventually import eventually
-from tests.fakes.json_patch import applied
 from tests.fakes.running_controller import RunningController, running_controller
 
 ONE_ROUND: dict[str, Any] = {

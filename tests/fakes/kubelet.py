@@ -1,73 +1,41 @@
-"""A kubelet of which only the PodResources socket is there; what it answers is a test's to say.
+"""The sandbox's kubelet, of which only the PodResources socket is there, with faults.
 
 Its contract is tests/contracts/pod_resources.py, which the real kubelet keeps as well.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
 from gpuwarden.wire.kubelet import pod_resources_pb2 as pb
-from gpuwarden.wire.kubelet.pod_resources_pb2_grpc import (
-    PodResourcesListerServicer,
-    add_PodResourcesListerServicer_to_server,
-)
+from sandbox.kube.kubelet import PodResources, pod_resources
+
+__all__ = ["FakeKubelet", "fake_kubelet", "pod_resources"]
 
 
-def pod_resources(
-    namespace: str,
-    pod: str,
-    resource: str = "nvidia.com/gpu",
-    devices: Iterable[str] = (),
-    container: str = "main",
-) -> pb.PodResources:
-    """A pod with one container that holds devices of one resource."""
-    held = pb.ContainerDevices(resource_name=resource, device_ids=devices)
-    return pb.PodResources(
-        namespace=namespace,
-        name=pod,
-        containers=[pb.ContainerResources(name=container, devices=[held])],
-    )
-
-
-@dataclass
-class FakeKubelet(PodResourcesListerServicer):
+class FakeKubelet(PodResources):
     """Answers `pods`; refuses with `refusal`; does not answer while `silent`."""
 
-    socket: Path
-    pods: list[pb.PodResources] = field(default_factory=list)
-    refusal: grpc.StatusCode | None = None
-    silent: bool = False
-    asked: int = 0
-    _server: grpc.aio.Server | None = None
+    def __init__(self, socket: Path) -> None:
+        super().__init__(socket)
+        self.refusal: grpc.StatusCode | None = None
+        self.silent = False
+        self.asked = 0
 
     async def List(  # noqa: N802 - the method's name in the protocol
         self,
         request: pb.ListPodResourcesRequest,
         context: "grpc.aio.ServicerContext[object, object]",
     ) -> pb.ListPodResourcesResponse:
-        del request
         self.asked += 1
         if self.silent:
             await asyncio.Event().wait()
         if self.refusal is not None:
             await context.abort(self.refusal, "kubelet says no")
-        return pb.ListPodResourcesResponse(pod_resources=self.pods)
-
-    async def start(self) -> None:
-        self._server = grpc.aio.server()
-        add_PodResourcesListerServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{self.socket}")
-        await self._server.start()
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop(None)
-            self._server = None
+        return await super().List(request, context)
 
 
 @asynccontextmanager

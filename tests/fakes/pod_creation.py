@@ -10,11 +10,11 @@ from typing import Any
 from controller.admission.pod_webhooks import MUTATE, VALIDATE, PodWebhooks
 from controller.admission.review import Verdict
 from controller.admission.rules import AdmissionRules
+from sandbox.kube.json_patch import applied
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import Document, documents, new_pod
 from tests.fakes.admission import AdmissionWorld
 from tests.fakes.binding_world import BindingWorld, Replica
-from tests.fakes.json_patch import applied
 
 EARLY = {"gpuwarden.dev/reserve": "admission", "gpuwarden.dev/gpu-selector": "memory>=1Gi"}
 

@@ -57,10 +57,10 @@ from gpuwarden.reasons import Refusal
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, SettingsError, load
 from gpuwarden.settings.report import render
 from gpuwarden.strict_yaml import YamlError, parse_plain
+from sandbox.kube.json_patch import applied
 from tests.builders.evidence import NODE, Result, Scene
 from tests.builders.fleet_views import fleet, healthy
 from tests.fakes.admission import AdmissionWorld
-from tests.fakes.json_patch import applied
 from tests.fakes.placement import World
 from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, SIGNER, is_signature, joined, split
 

@@ -18,11 +18,11 @@ from controller.web.listener import HttpServer
 from controller.web.tls import Reload, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden.settings.values import Address
+from sandbox.kube.json_patch import applied
 from tests.builders.admission_reviews import patch_of, review_json
 from tests.builders.admitted_pods import UUIDS, mutate, new_pod, patched
 from tests.builders.web_certificates import WebCa
 from tests.fakes.admission import AdmissionMeasurements, AdmissionWorld
-from tests.fakes.json_patch import applied
 
 BINDING_WEBHOOK = "/mutate/bindings"
 

@@ -21,7 +21,7 @@ from tests.hang import HANG_S
 FINDING = 3
 LAST = "    gpuwarden.wire"
 """How the last line of the list begins: the method in grpcurl's command."""
-GOES_WRONG = {"gpuwarden audit verify": FINDING}
+GOES_WRONG = {"gpuwarden audit verify": FINDING, "gpuwarden why": FINDING}
 """By beginning; every other command ends well."""
 SAYS = {
     "gpuwarden-sandbox swap-gpu": r"legacy-0 shows another .* quarantined \(INVENTORY_CHANGED\)",
@@ -36,6 +36,12 @@ SAYS = {
     "gpuwarden explain node legacy-0": "INVENTORY_CHANGED",
     "gpuwarden explain node ampere-0": "NODE_STALE",
     "gpuwarden node release": "released from quarantine",
+    "gpuwarden top": r"legacy-0 eligible 2 1 1 0 0 0",
+    "gpuwarden reservations": r"default notebook Confirmed ampere-0 .* MIG-",
+    "gpuwarden use": r"unreserved_use hopper-0 GPU-\S+ \S+ process of the host",
+    "gpuwarden explain pod": r"default/notebook",
+    "gpuwarden why": r"research/protein-0: waits: 2 of 3 nodes reject it with GPU_NO_MATCH",
+    "grep": r'"node": ?"hopper-0"',
     "curl -sk": r'"grouped-by":"class"|"name":"hopper-0"',
     "curl -s -H": r'"NodeNames": ?\["hopper-0"',
 }

@@ -18,6 +18,7 @@ from grpc import aio
 
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
+from sandbox.kube.json_patch import applied
 from tests.builders.admission_reviews import patch_of, review_json
 from tests.builders.admitted_pods import LEVEL, UUIDS, Document, container, new_pod, variable
 from tests.builders.examples import example
@@ -26,7 +27,6 @@ from tests.e2e.product.pods import managed
 from tests.e2e.product.shapes import SHAPES, PodShape
 from tests.fakes.cluster import GPUS, FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
-from tests.fakes.json_patch import applied
 
 NODE: Final = "node-1"
 MAP: Final = "gpu-scheduling-map"

@@ -11,11 +11,11 @@ from controller.admission.rules import AdmissionRules
 from controller.admission.validation import mutated
 from controller.kube.waiting_events import WaitingPodEvents
 from controller.placement.keys import HINT_LABEL_PREFIX
+from sandbox.kube.json_patch import applied
 from tests.builders.admitted_pods import admitted, new_pod
 from tests.builders.bindings import REQUIREMENT
 from tests.fakes.cluster import FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
-from tests.fakes.json_patch import applied
 
 PLACEMENT = {"scheduling__mode": "affinity", "protection": "cluster"}
 TAINT = {"key": "gpuwarden.dev/managed", "effect": "NoExecute"}

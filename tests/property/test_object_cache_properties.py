@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from controller.kube.cache import Change
 from controller.kube.resources import Entry
 from controller.kube.store import MutationCache, PendingRequest
-from tests.fakes.api_objects import version_of
+from sandbox.kube.objects import version_of
 
 KEYS = st.sampled_from(["a", "a", "b"])
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from controller.kube.cache import Cache, Change, WantList, WantWatch
 from controller.kube.resources import ApiError, Entry, EventKind, WatchEvent
-from tests.fakes.api_objects import ApiObjects, Object, RefusedError, version_of
+from sandbox.kube.objects import ApiObjects, Object, RefusedError, version_of
 
 NAMES = st.sampled_from(["a", "b", "c"])
 _KINDS = {

@@ -11,6 +11,7 @@ from controller.admission.validation import Judged, mutated, mutated_ephemeral, 
 from controller.placement.keys import HINT_LABEL_PREFIX, RequirementRules
 from controller.placement.requirements import Requirements
 from gpuwarden.reasons import ReasonCode
+from sandbox.kube.json_patch import PatchError, applied
 from tests.builders.admitted_pods import (
     LEVEL,
     UUIDS,
@@ -25,7 +26,6 @@ from tests.builders.admitted_pods import (
     variable,
 )
 from tests.builders.pods import GPU_RESOURCE
-from tests.fakes.json_patch import PatchError, applied
 from tests.golden.generate import FOLDER
 
 # --- What the mutating webhook adds; the patches themselves are golden vectors

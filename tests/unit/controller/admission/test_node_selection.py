@@ -17,8 +17,8 @@ from controller.admission.node_selection import (
 from controller.admission.pod import AdmittedPod, decode_admitted
 from controller.admission.review import encode_patch
 from controller.fleet.directory import KnownNode, Taint
+from sandbox.kube.json_patch import applied
 from tests.builders.admitted_pods import admitted, new_pod
-from tests.fakes.json_patch import applied
 
 # --- Demands of ours beside the affinity that a pod has: narrower in every alternative
 

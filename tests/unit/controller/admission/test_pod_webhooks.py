@@ -22,6 +22,7 @@ from controller.policy import NodeMode, Policy
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
+from sandbox.kube.json_patch import applied
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import (
     LEVEL,
@@ -36,7 +37,6 @@ from tests.builders.admitted_pods import (
 )
 from tests.builders.bindings import IDS
 from tests.fakes.admission import AdmissionWorld
-from tests.fakes.json_patch import applied
 
 MUTATE, VALIDATE = "/mutate/pods", "/validate/pods"
 NODE, GPU = "gpu-1", "GPU-a"

@@ -16,10 +16,10 @@ from controller.binding.request import (
 )
 from controller.placement.node_verdict import Promise
 from controller.placement.requirements import Guarantee
+from sandbox.kube.json_patch import applied
 from tests.builders.admission_reviews import request_of
 from tests.builders.admitted_pods import admitted, documents, new_pod
 from tests.builders.bindings import SCHEDULER, UID, binding, binding_review, review_request, stored
-from tests.fakes.json_patch import applied
 
 
 def test_a_binding_of_the_scheduler() -> None:

@@ -11,11 +11,11 @@ from controller.ledger.reservation_id import ReservationSubject
 from controller.ledger.store import LedgerSnapshot
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
+from sandbox.kube.json_patch import applied
 from tests.builders.admitted_pods import documents
 from tests.builders.bindings import IDS, NODE, binding, env_pod, review_request
 from tests.fakes.binding_world import BindingWorld, Replica
 from tests.fakes.eventually import eventually
-from tests.fakes.json_patch import applied
 from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 
 # --- The binding webhook's shell: which questions it asks, what it leaves behind, how it ends

@@ -15,12 +15,12 @@ from controller.ledger.store import MOST_LOST
 from controller.policy import NodeMode
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
+from sandbox.kube.json_patch import applied
 from tests.builders.admission_reviews import request_of, review_json, review_of
 from tests.builders.admitted_pods import Document, container, documents, new_pod
 from tests.builders.bindings import NODE
 from tests.fakes.admission import AdmissionWorld
 from tests.fakes.binding_world import BindingWorld, Replica
-from tests.fakes.json_patch import applied
 from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 from tests.fakes.pod_creation import EARLY, Creation, early_pod, owned
 

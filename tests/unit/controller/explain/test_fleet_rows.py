@@ -15,9 +15,9 @@ from controller.explain.fleet_rows import (
 )
 from controller.fleet.directory import KnownNode
 from controller.fleet.view import FleetSnapshot, NodeView
-from controller.ledger.record import HolderState
+from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
-from gpuwarden.evidence.model import Allocation
+from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import (
     LEASE_NS,
@@ -30,7 +30,7 @@ from tests.builders.fleet_views import (
     mig_slice,
     node,
 )
-from tests.builders.ledger import holder, record
+from tests.builders.ledger import POD, holder, record
 
 G = "GPU-gpu-1-0"
 
@@ -123,6 +123,31 @@ def test_a_split_gpu_is_held_where_a_part_of_it_is() -> None:
     assert states(found) == ["reserved"]
     (row,) = node_rows(found)
     assert row.gpus[0].reserved_by == ["team-a/train-0"]
+
+
+OWN = GpuProcess(G, 7, POD.uid)
+
+
+@pytest.mark.parametrize(
+    ("processes", "wanted"),
+    [
+        ((OWN,), "used"),
+        ((OWN, GpuProcess(G, 8, "another")), "unreserved-use"),
+        ((OWN, GpuProcess(G, 8, None)), "unreserved-use"),
+        (None, "unreserved-use"),
+    ],
+)
+@pytest.mark.parametrize("others", [(), (record(holder(pod=PodRef("b", "")), gpu="MIG-c"),)])
+def test_a_process_on_a_split_gpu_is_explained_by_any_part_that_its_pod_holds(
+    processes: tuple[GpuProcess, ...] | None, wanted: str, others: tuple[GpuRecord, ...]
+) -> None:
+    """The driver names the whole GPU. A reservation without a pod explains no process."""
+    parts = [mig_slice(x) for x in ("MIG-a", "MIG-b", "MIG-c")]
+    accepted = acceptance(gpus=[gpu(0, G, mig=True, mig_devices=parts)], processes={G: 1})
+    view = node("gpu-1", replace(accepted, processes=processes))
+    records = (record(gpu="MIG-b"), *others)
+    ledger = LedgerSnapshot.of(Entry(x, "1") for x in records)
+    assert states(facts(view, ledger=ledger)) == [wanted]
 
 
 def test_serials_are_there_for_a_role_alone() -> None:

@@ -8,8 +8,10 @@ them is found out.
 import copy
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 Object = dict[str, Any]
 
@@ -23,13 +25,13 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-CREATED = "2026-11-27T20:00:00Z"
-"""When everything was made."""
-_FUTURE = 10**12
+_FUTURE: Final = 10**12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Happening:
+    """One change of one object."""
+
     number: int
     collection: str
     key: str
@@ -42,8 +44,18 @@ def version_of(number: int) -> str:
     return f"{number * 2654435761 % 2**32:08x}"
 
 
+def wall_time() -> str:
+    """This machine's, as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 class ApiObjects:
-    def __init__(self) -> None:
+    """All objects of one API server, by collection and key (`NAMESPACE/NAME` or `NAME`)."""
+
+    def __init__(self, now: Callable[[], str] = wall_time, *, kept: int | None = None) -> None:
+        """Of what happened, at most `kept` changes are remembered; None: all."""
+        self._now = now
+        self._kept = kept
         self.number = 1
         self.oldest = 0
         """Watches and lists from before this are too old."""
@@ -54,6 +66,7 @@ class ApiObjects:
         self._numbers = {version_of(0): 0, version_of(1): 1}
 
     def get(self, collection: str, key: str) -> Object:
+        """A copy of an object; raises RefusedError."""
         found = self._objects.get((collection, key))
         if found is None:
             raise RefusedError(404, "NotFound", f"{collection} {key} not found")
@@ -67,19 +80,22 @@ class ApiObjects:
         return json.dumps(found)
 
     def all(self, collection: str) -> dict[str, Object]:
+        """Copies of a collection's objects by key."""
         return {
             key: copy.deepcopy(x) for (kind, key), x in self._objects.items() if kind == collection
         }
 
-    def create(self, collection: str, key: str, body: Object) -> Object:
+    def create(self, collection: str, key: str, body: Object, *, uid: str | None = None) -> Object:
+        """The object as it is stored, with this UID or one of its own; raises RefusedError."""
         if (collection, key) in self._objects:
             raise RefusedError(409, "AlreadyExists", f"{collection} {key} already exists")
         body = copy.deepcopy(body)
-        body.setdefault("metadata", {})["uid"] = str(uuid.uuid4())
-        body["metadata"]["creationTimestamp"] = CREATED
+        body.setdefault("metadata", {})["uid"] = uid or str(uuid.uuid4())
+        body["metadata"]["creationTimestamp"] = self._now()
         return self._stored(collection, key, "ADDED", body)
 
     def replace(self, collection: str, key: str, body: Object) -> Object:
+        """The object as it is now; its version, if it has one, must be the last; RefusedError."""
         old = self.get(collection, key)
         wanted = body.get("metadata", {}).get("resourceVersion")
         if wanted and wanted != old["metadata"]["resourceVersion"]:
@@ -114,7 +130,7 @@ class ApiObjects:
             return self._removed(collection, key, old)
         if found.get("deletionTimestamp"):
             return old
-        found["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+        found["deletionTimestamp"] = self._now()
         return self._stored(collection, key, "MODIFIED", old)
 
     def _removed(self, collection: str, key: str, last: Object) -> Object:
@@ -135,6 +151,7 @@ class ApiObjects:
         self.compact()
 
     def number_of(self, version: str) -> int:
+        """The place of a version in the order; raises RefusedError where it is too old."""
         found = self._numbers.get(version)
         if found is None and self.is_restored:
             return _FUTURE
@@ -143,6 +160,7 @@ class ApiObjects:
         return found
 
     def after(self, collection: str, number: int) -> list[Happening]:
+        """What happened to a collection later."""
         return [x for x in self.history if x.number > number and x.collection == collection]
 
     def _stored(self, collection: str, key: str, kind: str, body: Object) -> Object:
@@ -156,3 +174,11 @@ class ApiObjects:
         self._numbers[version] = self.number
         body["metadata"]["resourceVersion"] = version
         self.history.append(Happening(self.number, collection, key, kind, copy.deepcopy(body)))
+        if self._kept is not None and len(self.history) > self._kept:
+            self._forget(len(self.history) // 2)
+
+    def _forget(self, count: int) -> None:
+        """The oldest changes; whoever is that far behind has to list again."""
+        self.oldest = self.history[count - 1].number
+        del self.history[:count]
+        self._numbers = {x: number for x, number in self._numbers.items() if number >= self.oldest}

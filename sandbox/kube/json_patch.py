@@ -9,7 +9,7 @@ class PatchError(Exception):
     """The patch does not apply."""
 
 
-def applied(document: Any, patch: Iterable[dict[str, Any]]) -> Any:
+def applied(document: Any, patch: Iterable[dict[str, Any]]) -> Any:  # noqa: ANN401 - JSON
     """The patched document; the given one stays as it was."""
     made = {"": copy.deepcopy(document)}
     for operation in patch:
@@ -29,17 +29,20 @@ def _apply(made: dict[str, Any], operation: dict[str, Any]) -> None:
     elif isinstance(parent, dict) and op == "add":
         parent[name] = operation["value"]
     else:
-        _member(parent, name)
+        found = _member(parent, name)
         key = _index(parent, name, len(parent)) if isinstance(parent, list) else name
         if op == "replace":
             parent[key] = operation["value"]
         elif op == "remove":
             del parent[key]
+        elif op == "test":
+            if found != operation["value"]:
+                raise PatchError("the test failed")
         else:
             raise PatchError(f"no operation {op}")
 
 
-def _member(parent: Any, token: str) -> Any:
+def _member(parent: Any, token: str) -> Any:  # noqa: ANN401 - JSON
     if isinstance(parent, list):
         return parent[_index(parent, token, len(parent))]
     if not isinstance(parent, dict) or token not in parent:
