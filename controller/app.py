@@ -308,6 +308,8 @@ class _Controller:
         await self._supervisor.stop()
         if parts.export is not None:
             await parts.export.close()
+        if parts.scorer is not None:
+            await parts.scorer.close()
         if self._audit_open and not await parts.audit.close(_AUDIT_SECONDS):
             self._log.error(
                 Event.AUDIT_UNAVAILABLE, reason="the disk was too slow to close the log"

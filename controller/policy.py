@@ -173,6 +173,8 @@ class Policy:
     """Whether pods are evicted that have a GPU which is not what they were promised."""
     xids: Mapping[int, Consequence] = field(default_factory=lambda: MappingProxyType({}))
     """XIDs that have another consequence here than by default."""
+    hint_weight: int = 0
+    """How much of a node's score is the GPU type that a hint chose, in percent."""
     digest: str = ""
     """SHA-256 of the file's bytes, for audit; empty for the default policy."""
 

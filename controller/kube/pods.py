@@ -11,6 +11,7 @@ from typing import Final
 
 from controller.access import FoundPod
 from controller.admission.eviction import EvictedPod, evicted_after_s
+from controller.admission.hint_request import job_type_of
 from controller.admission.pod import AdmittedPod, decode_admitted
 from controller.binding.request import BoundPod, PodsUnavailableError, StoredPod
 from controller.kube.cache import Cache, Change
@@ -71,6 +72,8 @@ class KnownPod:
     Empty for other pods."""
     is_deleted: bool = False
     """Its deletion was asked for; it may still run."""
+    job_type: str = ""
+    """Of one that is bound, has not ended and may have GPUs; for hints."""
 
 
 def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
@@ -94,6 +97,7 @@ def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
             evicted_after_s=evicted_after_s(pod) if node and not has_ended else None,
             static_uid=pod.annotations.get(_MIRROR, ""),
             is_deleted=pod.metadata.deletion_timestamp is not None,
+            job_type=job_type_of(pod) if node and not has_ended and asked.may_count else "",
         )
 
     return Kind(PODS, read)

@@ -1,7 +1,8 @@
 """The resources of the Kubernetes API that the controller uses: calls, objects and errors.
 
-`CALLS`, `CERTIFICATE_CALLS` and `EXPORT_CALLS` are the one list of calls: RBAC in deploy/ grants
-exactly it, and tests compare it with the rules and with the API server's audit log. No IO.
+`CALLS`, `CERTIFICATE_CALLS`, `EXPORT_CALLS` and `HINT_CALLS` are the one list of calls: RBAC in
+deploy/ grants exactly it, and tests compare it with the rules and with the API server's audit log.
+No IO.
 """
 
 from collections.abc import Callable
@@ -106,6 +107,8 @@ VALIDATING_WEBHOOKS: Final = Resource(
     "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations"
 )
 
+PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses")
+
 EVICTION: Final = "eviction"
 """Of pods: policy/v1 Eviction."""
 
@@ -182,6 +185,9 @@ EXPORT_CALLS: Final = (
     ),
 )
 """With `export.exporters` besides."""
+
+HINT_CALLS: Final = tuple(Call(verb, PRIORITY_CLASSES) for verb in (Verb.LIST, Verb.WATCH))
+"""With `hints.schedulerUrl` besides."""
 
 
 def with_query(path: str, **query: str | int | None) -> str:

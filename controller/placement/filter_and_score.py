@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import compress, filterfalse, islice
 
 from controller.fleet.view import Acceptance
+from controller.placement.gpu_type import gpu_type
 from controller.placement.node_verdict import Judge
 from controller.placement.refusals import REFUSALS
 from controller.placement.requirements import Requirements, RequirementsInvalid
@@ -191,11 +192,36 @@ _LOOSE = 1
 
 
 def prioritize_nodes(
-    names: Sequence[str], needs: Requirements | RequirementsInvalid, scene: Scene
+    names: Sequence[str],
+    needs: Requirements | RequirementsInvalid,
+    scene: Scene,
+    chosen: str | None = None,
 ) -> dict[str, int]:
-    """A score for every name, once each; 0 for nodes that would not pass or that nobody knows."""
+    """A score for every name, once each; 0 for nodes that would not pass or that nobody knows.
+
+    `chosen`: the GPU type that the pod's annotation names, whoever wrote it.
+    """
     judge = Judge(needs, scene)
-    return {name: score(name, judge, scene) for name in names}
+    found = {name: score(name, judge, scene) for name in names}
+    weight = scene.policy.policy.hint_weight
+    if not (chosen and weight):
+        return found
+    return {
+        name: with_hint(points, weight, is_chosen=_has_type(name, chosen, judge))
+        for name, points in found.items()
+    }
+
+
+def with_hint(points: int, weight: int, *, is_chosen: bool) -> int:
+    """A score with the hint's `weight` in percent; from 51 on a chosen node is always first."""
+    hint = MAX_SCORE if is_chosen else 0
+    return ((100 - weight) * points + weight * hint) // 100
+
+
+def _has_type(name: str, chosen: str, judge: Judge) -> bool:
+    """Whether the node would pass and its evidence states the type."""
+    offer = judge.offer(name) if judge.passes(name) else None
+    return offer is not None and gpu_type(offer.acceptance) == chosen
 
 
 def score(name: str, judge: Judge, scene: Scene) -> int:

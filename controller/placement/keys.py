@@ -64,6 +64,9 @@ HINT_ANNOTATIONS: Final = frozenset(
 )
 """Never guard, never block, never decide here."""
 
+CHOSEN_GPU: Final = "scheduler.radix.ai/chosen-gpu"
+"""The GPU type that a hint chose for the pod. Anybody may write it: it moves nodes that pass."""
+
 ASSIGNED_UUIDS: Final = "gpuwarden.dev/gpu-uuids-assigned"
 """What variables inside containers refer to."""
 RESERVATION_ID: Final = "gpuwarden.dev/reservation-id"

@@ -132,6 +132,7 @@ def _policy(document: PolicyDocument, digest: str) -> Policy:
         processes_count_as_use=document.processes_count_as_use,
         evicts_mismatched=document.evict_mismatched,
         xids=MappingProxyType({int(x): Consequence(each) for x, each in document.xids.items()}),
+        hint_weight=document.hint_weight,
         digest=digest,
     )
 

@@ -22,7 +22,7 @@ from controller.placement.filter_and_score import (
     filter_nodes,
     prioritize_nodes,
 )
-from controller.placement.keys import RequirementRules
+from controller.placement.keys import CHOSEN_GPU, RequirementRules
 from controller.placement.pod import Pod, decode_pod
 from controller.placement.preemption import none_of, preempt_nodes, waits_for
 from controller.placement.refusals import message
@@ -146,7 +146,8 @@ class ExtenderVerbs:
             return Answer(200, zeros, "untouched")
         if self.not_ready() is not None:
             return Answer(200, zeros, "not_ready")
-        scores = prioritize_nodes(args.names, needs, self._scene(args.pod, needs))
+        chosen = args.pod.annotations.get(CHOSEN_GPU)
+        scores = prioritize_nodes(args.names, needs, self._scene(args.pod, needs), chosen)
         return Answer(200, encode_priorities(scores), "passed")
 
     def preempt(self, body: Body) -> Answer:

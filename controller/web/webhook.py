@@ -1,7 +1,8 @@
 """The webhooks over HTTP: the API server's reviews in, well-formed answers out.
 
 Bodies are bounded in size and time. Each answer comes before the API server gives up; what
-could not be decided by then, or failed, is refused (in report-only mode let in, with a warning).
+could not be decided by then, or failed, is refused (in report-only mode let in, with a warning; by
+a webhook that only gives hints let in without one).
 Which path is answered by whom is given: one listener serves every webhook of the controller.
 """
 
@@ -81,12 +82,14 @@ class AdmissionWebhooks:
         metrics: AdmissionMetrics,
         limits: AdmissionLimits,
         report: bool,
+        open_paths: frozenset[str] = frozenset(),
     ) -> None:
-        """With `report` failures admit too (`enforcement: report`)."""
+        """With `report` failures admit too (`enforcement: report`), and on `open_paths` always."""
         self._handlers = handlers
         self._metrics = metrics
         self._limits = limits
         self._report = report
+        self._open_paths = open_paths
         self._bodies = BodyReceiver(
             limits.body_bytes, "the API server sends no larger ones", receive_s=limits.receive_s
         )
@@ -139,12 +142,14 @@ class AdmissionWebhooks:
                 return await handler(review.request)
         except TimeoutError:
             self._metrics.failed(path, None)
-            return self._undecided(_OVERDUE)
+            return self._undecided(path, _OVERDUE)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the answer is a refusal
             self._metrics.failed(path, error)
-            return self._undecided(_BROKEN)
+            return self._undecided(path, _BROKEN)
 
-    def _undecided(self, refusal: Refusal) -> Verdict:
+    def _undecided(self, path: str, refusal: Refusal) -> Verdict:
+        if path in self._open_paths:
+            return Verdict(result="failed")
         if self._report:
             return Verdict(warnings=(message(refusal),), result="failed")
         return Verdict((refusal,), result="failed")

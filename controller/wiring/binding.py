@@ -138,6 +138,7 @@ def admission_server(
     handlers: Mapping[str, AdmissionHandler],
     *,
     recorder: AdmissionRecorder,
+    open_paths: frozenset[str] = frozenset(),
 ) -> HttpServer | None:
     """The listener of all webhooks, or None without `admission.tls`.
 
@@ -152,6 +153,7 @@ def admission_server(
         metrics=recorder,
         limits=limits,
         report=is_report_only(settings),
+        open_paths=open_paths,
     )
     return HttpServer(
         webhooks.application(),

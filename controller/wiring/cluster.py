@@ -10,6 +10,7 @@ import contextlib
 import random
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from controller.admission.pod import AdmittedPod
@@ -37,6 +38,7 @@ from controller.kube.events import (
     use_notices,
 )
 from controller.kube.inventory_labels import InventoryLabels
+from controller.kube.job_types import JobTypes
 from controller.kube.leader_election import Leadership
 from controller.kube.node_hints import NodeHints
 from controller.kube.nodes import (
@@ -57,6 +59,7 @@ from controller.kube.pods import (
     pod_kind,
 )
 from controller.kube.policies import ClusterPolicy
+from controller.kube.priority_classes import PRIORITY_CLASS_KIND, ClusterPriorityClasses
 from controller.kube.reservations import KubernetesLedgerStore
 from controller.kube.resources import Kind
 from controller.kube.text_documents import TextDocuments
@@ -79,6 +82,14 @@ T = TypeVar("T")
 _SHOWN_EVERY_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class HintedCluster:
+    """What hints need to know, where they are given."""
+
+    priority_classes: ClusterPriorityClasses
+    job_types: JobTypes
+
+
 class Cluster:
     """One per process; used from one event loop."""
 
@@ -93,8 +104,9 @@ class Cluster:
         instruments: Instruments,
         pace: Pace = DEFAULT_PACE,
         has_policy: bool = False,
+        hints: bool = False,
     ) -> None:
-        """`has_policy`: whether the policy is an object of the cluster."""
+        """`has_policy`: whether the policy is an object of the cluster. `hints`: are given."""
         self._exchange = exchange
         self._clock = clock
         self._instruments = instruments
@@ -185,6 +197,16 @@ class Cluster:
                 opaque_hashes=rules.opaque_hashes,
             )
             self._watchers = {**self._watchers, **self.policy.watchers}
+
+        self.hinted: HintedCluster | None = None
+        if hints:
+            classes = self._followed(PRIORITY_CLASS_KIND)
+            self.hinted = HintedCluster(
+                ClusterPriorityClasses(classes.cache, stale_after_ns, clock.boottime_ns),
+                JobTypes(),
+            )
+            self._pod_observers.append(self.hinted.job_types.observe)
+            self._watchers = {**self._watchers, "priorityclasses": classes}
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, each once."""

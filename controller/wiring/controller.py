@@ -49,6 +49,7 @@ from controller.rpc.tenants import no_tenants
 from controller.settings import ControllerSettings, PolicyOrigin, Protection, StoreKind
 from controller.spire.poller import Revocation
 from controller.verifier.verifier import Verifier
+from controller.web.scorer import HttpScorer
 from controller.web.server import OpsServer, RenderMetrics, ops_app
 from controller.wiring.binding import (
     OPEN_TO_THE_NETWORK,
@@ -148,6 +149,8 @@ class Parts:
     """None unless nodes get labels with their inventory."""
     log_records: LogExport | None
     """None unless an OpenTelemetry collector gets audit records and changes of nodes."""
+    scorer: HttpScorer | None
+    """None unless a scorer is asked for hints."""
     streams: StreamTable
     fleet: FleetServicer
     listeners: Listeners
@@ -233,7 +236,7 @@ def assemble(
     if binding is not None:
         conditions.state.ledger_uncertainty = binding.uncertainty
     verbs = extender_verbs(settings, conditions, scenes, cluster, binding)
-    admission = pod_webhooks(settings, cluster, conditions, instruments, binding)
+    admission = pod_webhooks(settings, cluster, conditions, instruments, binding, scenes=scenes)
     if cluster is not None and binding is None:
         wake_by_filter(cluster, verbs)
     operators = operator_service(conditions, denials, registry, recorder)
@@ -369,6 +372,7 @@ def assemble(
             else None
         ),
         log_records=log_records,
+        scorer=None if admission is None else admission.scorer,
         streams=streams,
         fleet=services.fleet,
         listeners=listeners,
@@ -391,6 +395,7 @@ def _cluster(
         clock=clock,
         instruments=instruments,
         has_policy=settings.policy.source is PolicyOrigin.CLUSTER,
+        hints=settings.hints.scheduler_url is not None,
     )
 
 

@@ -26,6 +26,7 @@ from controller.rpc.attestation import StreamTable
 from controller.settings import ControllerSettings, Scheduling
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.listener import HttpServer
+from controller.web.scorer import HttpScorer
 from controller.web.tls import TlsFiles
 from controller.web.verbs import ExtenderVerbs, nobody_held_back
 from controller.wiring.binding import (
@@ -38,6 +39,7 @@ from controller.wiring.binding import (
 )
 from controller.wiring.certificates import tls_files
 from controller.wiring.cluster import Cluster
+from controller.wiring.hints import HintParts, hint_parts
 from gpuwarden.telemetry.metrics import Instruments
 
 
@@ -98,6 +100,13 @@ class AdmissionParts:
 
     pods: PodWebhooks
     recorder: AdmissionRecorder
+    hints: HintParts | None
+    """None without a scorer."""
+
+    @property
+    def scorer(self) -> HttpScorer | None:
+        """What is to be closed."""
+        return None if self.hints is None else self.hints.scorer
 
 
 def pod_webhooks(
@@ -106,6 +115,8 @@ def pod_webhooks(
     conditions: Conditions,
     instruments: Instruments,
     binding: BindingParts | None,
+    *,
+    scenes: Scenes,
 ) -> AdmissionParts | None:
     """None without a certificate for webhooks."""
     if settings.admission.tls.cert is None:
@@ -128,18 +139,29 @@ def pod_webhooks(
         report=is_report_only(settings),
         policy=policy,
     )
-    return AdmissionParts(pods, recorder)
+    hints = hint_parts(
+        settings,
+        cluster,
+        scenes,
+        conditions,
+        instruments,
+        requirements=requirement_rules(settings),
+    )
+    return AdmissionParts(pods, recorder, hints)
 
 
 def admission_listener(
     settings: ControllerSettings, admission: AdmissionParts | None, binding: BindingParts | None
 ) -> HttpServer | None:
-    """The listener of all webhooks."""
+    """The listener of all webhooks; that for hints fails open."""
     if admission is None:
         return None
     bindings = {} if binding is None else binding.handlers
-    handlers = {**admission.pods.handlers(), **bindings}
-    return admission_server(settings, handlers, recorder=admission.recorder)
+    hinting = {} if admission.hints is None else admission.hints.webhook.handlers()
+    handlers = {**admission.pods.handlers(), **bindings, **hinting}
+    return admission_server(
+        settings, handlers, recorder=admission.recorder, open_paths=frozenset(hinting)
+    )
 
 
 def fit_query(verbs: ExtenderVerbs, admission: AdmissionParts | None) -> FitQuery:

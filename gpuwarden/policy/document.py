@@ -103,6 +103,7 @@ class PolicyDocument(_Section, frozen=True):
     processes_count_as_use: bool = True
     evict_mismatched: bool = False
     xids: Annotated[dict[str, _Consequences], Meta(max_length=1024)] = {}
+    hint_weight: Annotated[int, Meta(ge=0, le=100)] = 0
 
 
 # --- findings: every fault of a parsed document, not the first
@@ -179,6 +180,9 @@ def _fits(value: object, wanted: inspect.Type) -> bool:
             return isinstance(value, str) and value in wanted.values
         case inspect.BoolType():
             return isinstance(value, bool)
+        case inspect.IntType():
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            return is_number and value in range(wanted.ge or 0, (wanted.le or 0) + 1)
         case inspect.StrType():
             least, most = wanted.min_length or 0, wanted.max_length
             return isinstance(value, str) and least <= len(value) <= (most or len(value))
@@ -192,6 +196,8 @@ def _expectation(wanted: inspect.Type) -> str:
             return " or ".join(map(str, wanted.values))
         case inspect.BoolType():
             return "true or false"
+        case inspect.IntType():
+            return f"a whole number from {wanted.ge} to {wanted.le}"
         case inspect.StrType():
             most = "" if wanted.max_length is None else f" of 1 to {wanted.max_length} characters"
             return f"a text{most} (quote it if it looks like a number)"

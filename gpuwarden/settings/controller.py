@@ -12,7 +12,7 @@ from gpuwarden.settings import keys
 from gpuwarden.settings.export import ExportSettings
 from gpuwarden.settings.keys import Spec
 from gpuwarden.settings.shared import LogSettings, TelemetrySettings
-from gpuwarden.settings.values import Address, Duration
+from gpuwarden.settings.values import Address, Duration, PriorityBucket
 
 KIND = "ControllerConfig"
 
@@ -357,6 +357,48 @@ class SchedulingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HintSettings:
+    """Section `hints` (docs/hints.md): without `schedulerUrl` there are none."""
+
+    scheduler_url: Annotated[
+        str | None,
+        Spec(
+            keys.URL,
+            "the scorer: `POST /v1/score` below it is asked about pods and Jobs of namespaces that"
+            " opted in",
+            aliases=("SCHEDULER_URL",),
+        ),
+    ] = None
+    timeout: Annotated[
+        Duration,
+        Spec(
+            keys.duration("50ms", "4s"),
+            "time for the scorer's answer; without one the pod is admitted as it is",
+        ),
+    ] = Duration.parse("1s")
+    priority_buckets: Annotated[
+        tuple[PriorityBucket, ...],
+        Spec(
+            keys.PRIORITY_BUCKETS,
+            "from which score on pods get which priority class; the highest that is reached counts",
+        ),
+    ] = tuple(
+        map(
+            PriorityBucket.parse,
+            ("90=gpu-ultra", "70=gpu-high", "50=gpu-medium", "0=gpu-default"),
+        )
+    )
+    class_labels: Annotated[
+        tuple[str, ...],
+        Spec(
+            keys.list_of(keys.ANNOTATION_KEY),
+            "node labels by which pods are led to a GPU type; the first whose values agree with the"
+            " evidence is used",
+        ),
+    ] = ("gpu.nvidia.com/class", "nvidia.com/gpu.product")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationSettings:
     """Section `reservation`."""
 
@@ -687,6 +729,7 @@ class ControllerSettings:
         ),
     ] = Protection.NAMESPACES
     scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
+    hints: HintSettings = field(default_factory=HintSettings)
     managed_resources: Annotated[
         tuple[str, ...],
         Spec(keys.list_of(keys.ANNOTATION_KEY), "resources whose amount is a number of GPUs"),

@@ -21,7 +21,13 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_t
 from gpuwarden.dead_letter_files import EXPORTERS as EXPORTER_NAMES
 from gpuwarden.identity.spiffe_id import SpiffeIdError, parse_spiffe_id, parse_trust_domain
 from gpuwarden.identity.spiffe_id import is_node_name as _is_dns_subdomain
-from gpuwarden.settings.values import Address, Duration, format_quantity, parse_quantity
+from gpuwarden.settings.values import (
+    Address,
+    Duration,
+    PriorityBucket,
+    format_quantity,
+    parse_quantity,
+)
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -193,6 +199,14 @@ def _host_paths(text: str) -> tuple[str, ...]:
             raise ValueError("an absolute path")
         _path(part)
     return tuple(dict.fromkeys(parts))
+
+
+def _buckets(text: str) -> tuple[PriorityBucket, ...]:
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    found = tuple(dict.fromkeys(map(PriorityBucket.parse, parts)))
+    if len(found) > _MAX_TRACES or len({each.least for each in found}) < len(found):
+        raise ValueError("a list")
+    return found
 
 
 def _exporters(text: str) -> tuple[str, ...]:
@@ -411,6 +425,15 @@ HOST_PATHS: Kind[tuple[str, ...]] = Kind(
     ",".join,
     Shape.LIST,
     {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_HOST_PATHS},
+)
+PRIORITY_BUCKETS: Kind[tuple[PriorityBucket, ...]] = Kind(
+    f"0 to {_MAX_TRACES} of SCORE=CLASS separated by commas, such as 90=gpu-ultra, each score once,"
+    " from 0 to 100, and no class of the cluster's own (system-…)",
+    _buckets,
+    lambda found: ",".join(map(str, found)),
+    Shape.LIST,
+    {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_TRACES},
+    closed=True,
 )
 EXPORTERS: Kind[tuple[str, ...]] = Kind(
     "stdout, http, postgres (or postgress), s3, or some of them separated by commas, or nothing",

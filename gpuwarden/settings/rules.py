@@ -35,6 +35,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_clock(settings),
         *_extender(settings),
         *_admission(settings),
+        *_hints(settings),
         *_api(settings),
         *_access(settings),
         *_self_managed(settings),
@@ -93,6 +94,19 @@ def _admission(settings: ControllerSettings) -> list[Finding]:
         return []
     expected = "cert and key, with or without clientCa, or none of them"
     return [Finding("admission.tls", f"no {', '.join(missing)}", expected)]
+
+
+def _hints(settings: ControllerSettings) -> list[Finding]:
+    url = settings.hints.scheduler_url
+    if url is None:
+        return []
+    if settings.admission.tls.cert is None:
+        expected = "admission.tls.cert and key with it: hints are given by a webhook"
+        return [Finding("hints.schedulerUrl", url, expected)]
+    if settings.kubernetes.api is KubernetesUse.OFF:
+        expected = "nothing with kubernetes.api: off, where there are no pods to hint"
+        return [Finding("hints.schedulerUrl", url, expected)]
+    return []
 
 
 def _api(settings: ControllerSettings) -> list[Finding]:

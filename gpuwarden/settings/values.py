@@ -110,3 +110,26 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_BUCKET = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)=([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)")
+_MOST_SCORE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityBucket:
+    """From which score on, 0 to 100, pods get a priority class."""
+
+    least: float
+    priority_class: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `90=gpu-ultra`; the cluster's own classes (`system-…`) are for its own pods."""
+        match = _BUCKET.fullmatch(text)
+        if match is None or float(match[1]) > _MOST_SCORE or match[2].startswith("system-"):
+            raise ValueError("a score from 0 to 100, '=' and a priority class, as in 90=gpu-ultra")
+        return cls(float(match[1]), match[2])
+
+    def __str__(self) -> str:
+        return f"{self.least:g}={self.priority_class}"

@@ -312,6 +312,20 @@ ADMISSION_REQUESTS = _counter(
 ADMISSION_SECONDS = _histogram(
     "admission_request", _C, "Time to answer a webhook's request.", "path", buckets=FAST_BUCKETS
 )
+HINTS = _counter(
+    "hints",
+    _C,
+    "Pods and Jobs of namespaces with hints, by what became of them (hinted, or why not:"
+    " docs/hints.md).",
+    "result",
+)
+HINTS_LEFT_OUT = _counter(
+    "hints_left_out",
+    _C,
+    "Hints that a hinted pod or Job did not get, by reason (priority_kept,"
+    " priority_class_missing, preference_kept, no_label).",
+    "reason",
+)
 ADMISSION_REFUSALS = _counter(
     "admission_refusals",
     _C,
@@ -884,6 +898,12 @@ class Event(StrEnum):
         "admission.failed",
         "a webhook came to no decision in time, or failed; the request was refused",
     )
+    HINTS_GIVEN = "hints.given", "a pod or Job got hints (`Mutated pod`): score, GPU type"
+    HINTS_UNAVAILABLE = (
+        "hints.unavailable",
+        "the scorer gave no answer that counts (`Scheduler unavailable`); the pod stays as it is",
+    )
+    HINTS_UNTOUCHED = "hints.untouched", "a pod or Job of a namespace with hints got none, and why"
     API_FINALIZED = (
         "api.finalized",
         "a pod or operator said that a pod is bound; what is against it",

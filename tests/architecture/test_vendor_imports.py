@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "aiohttp": {
         "controller/web/webhook.py",
         "controller/web/authentication.py",
+        "controller/web/scorer.py",
         "controller/web/api.py",
         "controller/web/answers.py",
         "controller/web/v1.py",

@@ -101,8 +101,12 @@ def refused(values: dict[str, Any], **options: Any) -> str:
             'webhook.failurePolicy: "Ignore", expected nothing',
         ),
         (
-            {"webhook": {"schedulerUrl": "http://scheduler-agent:8080"}},
-            "webhook.schedulerUrl: given, expected nothing: the controller scores by itself",
+            {"webhooks": {"enabled": False}, "webhook": {"schedulerUrl": "http://agent:8080"}},
+            "hints.schedulerUrl: given, expected nothing with webhooks.enabled: false",
+        ),
+        (
+            {"hints": {"schedulerUrl": "agent:8080"}},
+            'hints.schedulerUrl: "agent:8080", expected an http:// or https:// URL',
         ),
         ({"resources": {"limits": {"cpu": "1"}}}, "here it is controller.resources, scheduler."),
         ({"nodeSelector": {"a": "b"}}, "nodeSelector: given, expected nothing"),

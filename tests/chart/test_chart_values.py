@@ -13,7 +13,7 @@ NAMED_BY_LISTENER = {
     f"certificates.secrets.{x}" for x in ("admission", "extender", "api", "access")
 }
 """Looked up by the listener's name."""
-SET_BY_OLD_NAMES = {"certificates", "controller", "scheduler", "webhooks"}
+SET_BY_OLD_NAMES = {"certificates", "controller", "hints", "scheduler", "webhooks"}
 """Groups into which `gpuwarden.aliases` puts a value."""
 
 

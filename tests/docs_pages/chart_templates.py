@@ -47,7 +47,7 @@ def policies() -> str:
 
 
 def rights() -> str:
-    """Of controllers, exporters, managed certificates, scheduler, doctor and people."""
+    """Of controllers, hints, exporters, managed certificates, scheduler, doctor and people."""
     annotated = (
         "  {{- with .Values.controller.serviceAccountAnnotations }}\n  annotations:\n"
         "    {{- toYaml . | nindent 4 }}\n  {{- end }}"
@@ -56,6 +56,7 @@ def rights() -> str:
     account, rest = _in_its_namespace(base).split("\n---\n", 1)
     component = DEPLOY / "kustomize/components/self-managed-certificates/rbac.yaml"
     parts = {
+        ".Values.hints.schedulerUrl": DEPLOY / "kustomize/components/hints/rbac.yaml",
         ".Values.export.exporters": DEPLOY / "kustomize/components/export/rbac.yaml",
         'eq .Values.certificates.mode "self-managed"': component,
         ".Values.scheduler.enabled": DEPLOY / "scheduler/rbac.yaml",

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from controller.kube.resources import CALLS, CERTIFICATE_CALLS, EXPORT_CALLS
+from controller.kube.resources import CALLS, CERTIFICATE_CALLS, EXPORT_CALLS, HINT_CALLS
 from controller.kube.transport import Transport
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.model import Allocation, GpuProcess
@@ -101,7 +101,8 @@ class FakeCluster:
         made = {(verb, place_of(path.partition("?")[0]).collection) for verb, path in requests}
         is_managed = settings.get("certificates__selfManaged__enabled") == "true"
         exports = EXPORT_CALLS if "export__exporters" in settings else ()
-        granted = (*CALLS, *(CERTIFICATE_CALLS if is_managed else ()), *exports)
+        hints = HINT_CALLS if "hints__schedulerUrl" in settings else ()
+        granted = (*CALLS, *(CERTIFICATE_CALLS if is_managed else ()), *exports, *hints)
         assert made <= {(x.verb.value, x.resource.plural) for x in granted}
 
     @contextlib.asynccontextmanager

@@ -59,6 +59,7 @@ async def serving(
     others: Mapping[str, AdmissionHandler] | None = None,
     *,
     report: bool = False,
+    open_paths: frozenset[str] = frozenset(),
     **limits: Any,
 ) -> AsyncIterator[Webhooks]:
     ca = WebCa(folder, "ca")
@@ -72,6 +73,7 @@ async def serving(
         metrics=measurements,
         limits=bounds,
         report=report,
+        open_paths=open_paths,
     )
     server = HttpServer(
         webhooks.application(),
@@ -294,6 +296,25 @@ async def test_in_report_only_mode_a_failure_lets_in_and_says_so(tmp_path: Path)
         assert "would be denied: gpuwarden: BYPASS_HOST_PID" in shown["response"]["warnings"][0]
         unpatched = await posted(client, "/mutate/pods", review_json(new_pod()))
         assert patch_of(unpatched) == []
+
+
+@pytest.mark.parametrize("fails", [None, RuntimeError("broken")], ids=["slow", "broken"])
+async def test_a_webhook_that_fails_open_lets_in_without_a_word(
+    tmp_path: Path, fails: Exception | None
+) -> None:
+    hints = BindingWebhook(fails, waits=fails is None)
+    path = "/mutate/hints"
+    async with (
+        serving(tmp_path, {path: hints.decide}, open_paths=frozenset({path}), spare_s=0.9) as here,
+        here.caller() as client,
+    ):
+        answer = await posted(client, f"{path}?timeout=1s", review_json(new_pod()))
+        assert answer["response"] == {"uid": answer["response"]["uid"], "allowed": True}
+        closed = await posted(client, "/validate/pods", review_json(new_pod(hostPID=True)))
+        assert closed["response"]["allowed"] is False
+    assert here.measurements.answers[0] == (path, "failed")
+    reason = "overdue" if fails is None else "RuntimeError"
+    assert here.measurements.failures == [(path, reason)]
 
 
 async def test_many_at_once_are_each_answered_with_their_own_uid(tmp_path: Path) -> None:

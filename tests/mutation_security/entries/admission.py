@@ -7,6 +7,7 @@ from tests.mutation_security.shown_by import (
     BINDING_DECISION,
     BYPASS_CHECKS,
     EARLY,
+    HINT_CANDIDATES,
     POD_SIZE,
     WEBHOOKS,
     WEBHOOKS_HTTP,
@@ -186,5 +187,42 @@ ENTRIES: Final = (
         f"{WEBHOOKS_HTTP}"
         "::test_what_is_not_decided_in_time_is_refused_before_the_api_server_gives_up",
         f"{WEBHOOKS_HTTP}::test_a_failure_is_a_refusal_that_tells_nothing",
+    ),
+    one(
+        "hints-a-label-that-lies-draws-pods",
+        "controller/admission/hint_candidates.py",
+        "        if first is not None and not others:\n",
+        "        if first is not None:\n",
+        f"{HINT_CANDIDATES}::test_a_label_that_two_types_have_tells_neither",
+    ),
+    one(
+        "hints-a-type-that-was-no-candidate",
+        "controller/admission/hint_score.py",
+        "or not named <= {*candidates}:",
+        "or False:",
+        "tests/unit/controller/admission/test_hint_score.py"
+        "::test_a_type_that_was_no_candidate_is_a_lie",
+    ),
+    one(
+        "hints-stale-evidence-makes-candidates",
+        "controller/admission/hint_candidates.py",
+        "    if view.state(scene.now.boottime_ns) is not NodeState.ELIGIBLE:\n",
+        "    if False:\n",
+        f"{HINT_CANDIDATES}::test_evidence_must_be_fresh",
+    ),
+    one(
+        "hints-change-the-pods-own-priority",
+        "controller/admission/hint_patch.py",
+        "        return LeftOut.PRIORITY_KEPT\n",
+        "        pass\n",
+        "tests/unit/controller/admission/test_hint_patch.py::test_a_class_that_the_pod_names_stays",
+    ),
+    one(
+        "prioritize-a-hint-moves-nodes-that-cannot-pass",
+        "controller/placement/filter_and_score.py",
+        "    offer = judge.offer(name) if judge.passes(name) else None\n",
+        "    offer = judge.offer(name)\n",
+        "tests/unit/controller/placement/test_filter_and_score.py"
+        "::test_the_chosen_type_comes_first_among_nodes_that_pass",
     ),
 )

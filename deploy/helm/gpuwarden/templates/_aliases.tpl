@@ -12,6 +12,7 @@ with it, because none is sure to be the first; twice is like once.
 {{- $_ := set .Values.webhooks "enabled" .Values.webhook.enabled }}
 {{- end }}
 {{- with .Values.webhook.timeoutSeconds }}{{ $_ := set $.Values.webhooks "timeoutSeconds" . }}{{ end }}
+{{- with .Values.webhook.schedulerUrl }}{{ $_ := set $.Values.hints "schedulerUrl" . }}{{ end }}
 {{- if and .Values.webhook.caBundle (eq .Values.certificates.mode "given") }}
 {{- $_ := set .Values.certificates "caBundle" (b64dec .Values.webhook.caBundle) }}
 {{- end }}
@@ -36,6 +37,9 @@ webhook.timeoutSeconds: the old name of webhooks.timeoutSeconds
 {{- end }}
 {{- if .Values.webhook.caBundle }}
 webhook.caBundle: the old name of certificates.caBundle, which takes PEM text
+{{- end }}
+{{- if .Values.webhook.schedulerUrl }}
+webhook.schedulerUrl: the old name of hints.schedulerUrl
 {{- end }}
 {{- if .Values.webhook.failurePolicy }}
 webhook.failurePolicy: gone, the webhooks always have Fail

@@ -38,6 +38,10 @@ protection: {{ ternary "cluster" "namespaces" .Values.protection.enabled }}
 scheduling:
   mode: {{ .Values.scheduling.mode }}
   schedulerNames: {{ toJson .Values.scheduler.names }}
+{{- with .Values.hints.schedulerUrl }}
+hints:
+  schedulerUrl: {{ . | quote }}
+{{- end }}
 {{- $folder := include "gpuwarden.certificateFolder" . }}
 {{- if eq .Values.certificates.mode "self-managed" }}
 certificates:

@@ -15,10 +15,12 @@ from controller.placement.explanation import (
 )
 from controller.placement.filter_and_score import (
     MAX_REASONS,
+    MAX_SCORE,
     HeldBack,
     bin_packing,
     filter_nodes,
     prioritize_nodes,
+    with_hint,
 )
 from controller.placement.gpu_map import Place
 from controller.placement.node_verdict import Judge, Limit, Promise
@@ -202,6 +204,54 @@ def test_higher_level_than_asked_comes_last_then_freshness() -> None:
     assert scores == {"plain": 10, "older": 9, "rare": 8}
     asked = replace(ONE, min_level=Level.L2)
     assert prioritize_nodes(["plain", "rare"], asked, where) == {"plain": 0, "rare": 10}
+
+
+# --- A hint's choice
+
+
+@pytest.mark.parametrize(
+    ("points", "weight", "chosen", "other"),
+    [(7, 0, 7, 7), (7, 1, 7, 6), (0, 50, 5, 0), (10, 50, 10, 5), (10, 100, 10, 0), (0, 100, 10, 0)],
+)
+def test_a_hint_takes_its_weight_of_the_score(
+    points: int, weight: int, chosen: int, other: int
+) -> None:
+    assert with_hint(points, weight, is_chosen=True) == chosen
+    assert with_hint(points, weight, is_chosen=False) == other
+
+
+def test_from_51_on_the_chosen_node_is_always_first() -> None:
+    def is_first(weight: int) -> bool:
+        worst, best = (with_hint(x, weight, is_chosen=x == 0) for x in (0, MAX_SCORE))
+        return worst > best
+
+    assert [is_first(weight) for weight in (50, 51, 100)] == [False, True, True]
+
+
+H100_TYPE = "NVIDIA-H100-80GB-HBM3"
+
+
+def test_the_chosen_type_comes_first_among_nodes_that_pass() -> None:
+    l4 = node("l4", acceptance(hash_of("a"), (gpu(0, "GPU-l4", product="NVIDIA L4"),)))
+    nodes = (healthy("loose"), l4, healthy("wrong", "b"))
+    names = ["loose", "l4", "wrong", "nobody"]
+
+    def scores(weight: int, chosen: str | None = H100_TYPE) -> list[int]:
+        where = scene(*nodes, policy=Policy(hint_weight=weight))
+        return list(prioritize_nodes(names, A, where, chosen).values())
+
+    assert scores(0) == scores(60, None) == scores(60, "") == [4, 10, 0, 0]
+    assert scores(60) == [7, 4, 0, 0]
+    assert scores(60, "NVIDIA-L4") == [1, 10, 0, 0]
+    assert scores(60, "B200") == [1, 4, 0, 0]
+
+
+def test_a_choice_moves_no_node_that_cannot_pass() -> None:
+    static = InsecureStaticHashes({"s": "opaque"})
+    where = scene(static=static, policy=Policy(hint_weight=100))
+    needs = Requirements(managed=True, hashes=frozenset({"opaque"}))
+    assert filter_nodes(["s"], needs, where).passed == ["s"]
+    assert prioritize_nodes(["s"], needs, where, H100_TYPE) == {"s": 0}
 
 
 def test_a_static_node_scores_nothing() -> None:

@@ -49,6 +49,7 @@ pools:
 defaultMode: dra
 processesCountAsUse: false
 evictMismatched: true
+hintWeight: 60
 xids: {{"94": reset, "48": none}}
 """
 )
@@ -98,6 +99,7 @@ def test_every_key() -> None:
         default_mode=NodeMode.DRA,
         processes_count_as_use=False,
         evicts_mismatched=True,
+        hint_weight=60,
         xids={94: Consequence.RESET, 48: Consequence.NONE},
         digest=hashlib.sha256(FULL.encode()).hexdigest(),
     )

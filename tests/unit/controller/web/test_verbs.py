@@ -25,7 +25,15 @@ from controller.web.scheduler_messages import (
 from controller.web.verbs import Answer, ExtenderVerbs
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
-from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy, node
+from tests.builders.fleet_views import (
+    LEASE_NS,
+    acceptance,
+    fleet,
+    gpu,
+    hash_of,
+    healthy,
+    node,
+)
 from tests.builders.pods import as_pod, pod_json
 from tests.fakes.placement import World, args, victims
 from tests.fakes.recording_audit import RecordingAudit
@@ -758,3 +766,22 @@ def test_the_answer_has_go_s_names() -> None:
     assert encode_preemption_result({"n": Victims(("u",), 3)}) == (
         b'{"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"u"}],"NumPDBViolations":3}}}'
     )
+
+
+# --- A hint's choice
+
+
+def test_the_choice_that_a_pod_is_annotated_with_moves_nodes_by_the_policys_weight() -> None:
+    small = node("l4", acceptance(hash_of("a"), (gpu(0, "GPU-l4", product="NVIDIA L4"),)))
+    nodes = fleet(healthy("h100"), small)
+    asked = {"gpuwarden.dev/required-hash": hash_of("a"), "gpuwarden.dev/gpu-count": "1"}
+    plain = pod_json(asked)
+    hinted = pod_json(asked | {"scheduler.radix.ai/chosen-gpu": "NVIDIA-H100-80GB-HBM3"})
+    for weight, pod, expected in (
+        (0, hinted, {"h100": 4, "l4": 10}),
+        (60, plain, {"h100": 4, "l4": 10}),
+        (60, hinted, {"h100": 7, "l4": 4}),
+    ):
+        verbs = World(nodes, policy=Policy(hint_weight=weight)).verbs()
+        assert scores(verbs, pod, "h100", "l4") == expected
+        assert call(verbs, pod, "h100", "l4")["NodeNames"] == ["h100", "l4"]

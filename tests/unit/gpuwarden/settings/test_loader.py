@@ -235,6 +235,37 @@ def test_file_of_another_version_or_kind_is_refused(head: str, keys: list[str]) 
     assert [finding.key for finding in caught.value.findings] == keys
 
 
+TLS = "admission: {tls: {cert: c, key: k}}\n"
+
+
+def test_without_a_scorer_there_are_no_hints_and_the_seeds_variable_names_one() -> None:
+    assert controller().settings.hints.scheduler_url is None
+    hints = controller(TLS + "hints: {schedulerUrl: 'http://a:8080'}\n").settings.hints
+    assert (hints.scheduler_url, hints.timeout.seconds) == ("http://a:8080", 1.0)
+    shown = [str(x) for x in hints.priority_buckets]
+    assert shown == ["90=gpu-ultra", "70=gpu-high", "50=gpu-medium", "0=gpu-default"]
+    named = controller(TLS, environment={"SCHEDULER_URL": "http://b"}).settings.hints
+    assert named.scheduler_url == "http://b"
+
+
+def test_buckets_are_none_or_some_with_each_score_once() -> None:
+    none = controller("hints: {priorityBuckets: []}\n").settings.hints
+    assert none.priority_buckets == ()
+    text = the_finding("hints: {priorityBuckets: ['90=a', '90=b']}\n")
+    assert "each score once" in text
+    assert "got '90=a,90=b'" in text
+    many = ",".join(f"{x}=a" for x in range(65))
+    assert "0 to 64 of SCORE=CLASS" in the_finding(f"hints: {{priorityBuckets: [{many}]}}\n")
+
+
+def test_hints_need_webhooks_and_a_cluster() -> None:
+    url = "hints: {schedulerUrl: 'http://a'}\n"
+    expected = "got http://a; expected admission.tls.cert and key with it"
+    assert expected in the_finding(url)
+    off = the_finding(f"{url}{TLS}kubernetes: {{api: off}}\n")
+    assert "got http://a; expected nothing with kubernetes.api: off" in off
+
+
 def test_host_paths_are_none_or_some() -> None:
     assert controller("").settings.admission.host_paths == ()
     text = "admission: {hostPaths: [/data, /mnt/scratch, /data]}\n"

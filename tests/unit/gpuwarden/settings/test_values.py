@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.settings.values import Address, Duration, format_quantity, parse_quantity
+from gpuwarden.settings.values import (
+    Address,
+    Duration,
+    PriorityBucket,
+    format_quantity,
+    parse_quantity,
+)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +132,37 @@ def test_bad_address_says_what_was_expected(text: str) -> None:
 )
 def test_only_this_machine_is_loopback(host: str, *, loopback: bool) -> None:
     assert Address(host, 1).is_loopback is loopback
+
+
+@pytest.mark.parametrize(
+    ("text", "bucket"),
+    [
+        ("90=gpu-ultra", PriorityBucket(90.0, "gpu-ultra")),
+        ("0=a", PriorityBucket(0.0, "a")),
+        ("100=a.b", PriorityBucket(100.0, "a.b")),
+        ("62.5=gpu", PriorityBucket(62.5, "gpu")),
+    ],
+)
+def test_bucket_is_read_and_written_the_same(text: str, bucket: PriorityBucket) -> None:
+    assert PriorityBucket.parse(text) == bucket
+    assert str(bucket) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "90",
+        "90=",
+        "=a",
+        "101=a",
+        "100.001=a",
+        "-1=a",
+        "nan=a",
+        "90=A",
+        "90=system-node-critical",
+    ],
+)
+def test_bad_bucket_says_what_was_expected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^a score from 0 to 100, '=' and a priority class"):
+        PriorityBucket.parse(text)

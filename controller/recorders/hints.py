@@ -1,0 +1,51 @@
+"""Records what became of hints: metrics, and lines in the log that radix's users look for.
+
+Must not decide anything.
+"""
+
+from controller.admission.hint_webhook import HintDecision
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.limited import LimitedLog
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+
+class HintRecorder:
+    """One for the process."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._hints = instruments.counter(names.HINTS)
+        self._left_out = instruments.counter(names.HINTS_LEFT_OUT)
+        self._log = logger("hints")
+        self._limited = LimitedLog(self._log, instruments)
+
+    def note(self, decision: HintDecision) -> None:
+        """One decision."""
+        self._hints.labels(decision.result).inc()
+        for reason in decision.left_out:
+            self._left_out.labels(reason.value).inc()
+        pod, score = f"{decision.namespace}/{decision.name}", decision.score
+        if score is not None:
+            self._log.info(
+                Event.HINTS_GIVEN,
+                message="Mutated pod",
+                pod=pod,
+                score=score.shown,
+                gpu_type=score.gpu_type,
+                avoided=score.avoided,
+                left_out=[x.value for x in decision.left_out],
+            )
+        elif decision.is_fault:
+            self._limited.warning(
+                Event.HINTS_UNAVAILABLE,
+                key=decision.result,
+                message="Scheduler unavailable",
+                pod=pod,
+                reason=decision.result,
+                detail=decision.detail,
+            )
+        else:
+            self._log.debug(
+                Event.HINTS_UNTOUCHED, pod=pod, reason=decision.result, detail=decision.detail
+            )

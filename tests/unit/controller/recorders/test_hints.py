@@ -1,0 +1,42 @@
+"""What Prometheus and the log are told about hints."""
+
+import structlog
+
+from controller.admission.hint_patch import LeftOut
+from controller.admission.hint_score import Score
+from controller.admission.hint_webhook import HintDecision
+from controller.recorders.hints import HintRecorder
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+
+LEFT_OUT = (LeftOut.NO_LABEL, LeftOut.PRIORITY_KEPT)
+
+
+def test_each_decision_counts_and_the_seeds_words_are_in_the_log() -> None:
+    instruments = Instruments(Process.CONTROLLER, "0")
+    recorder = HintRecorder(instruments)
+    with structlog.testing.capture_logs() as logs:
+        score = Score(85.0, "NVIDIA-L4", ("serving",))
+        recorder.note(HintDecision("n", "p", "hinted", score=score, left_out=LEFT_OUT))
+        recorder.note(HintDecision("n", "p", "timeout", "no answer within 1 s"))
+        recorder.note(HintDecision("n", "p", "breaker_open"))
+        recorder.note(HintDecision("n", "p", "no_gpus"))
+
+    def value(name: str, **labels: str) -> float | None:
+        return instruments.registry.get_sample_value(f"gpuwarden_{name}_total", labels)
+
+    for result in ("hinted", "timeout", "breaker_open", "no_gpus"):
+        assert value("hints", result=result) == 1
+    assert value("hints_left_out", reason="no_label") == 1
+    assert value("hints_left_out", reason="priority_kept") == 1
+    assert [(x["event"], x["log_level"], x.get("message"), x["pod"]) for x in logs] == [
+        ("hints.given", "info", "Mutated pod", "n/p"),
+        ("hints.unavailable", "warning", "Scheduler unavailable", "n/p"),
+        ("hints.unavailable", "warning", "Scheduler unavailable", "n/p"),
+        ("hints.untouched", "debug", None, "n/p"),
+    ]
+    given, slow, left_alone, untouched = logs
+    assert (given["score"], given["gpu_type"]) == ("85", "NVIDIA-L4")
+    assert given["left_out"] == ["no_label", "priority_kept"]
+    assert (slow["reason"], slow["detail"]) == ("timeout", "no answer within 1 s")
+    assert (left_alone["reason"], untouched["reason"]) == ("breaker_open", "no_gpus")
