@@ -6,6 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
+
+# isort: split
 from controller.scorer.app import SERVICE, run
 from gpuwarden.settings.loader import SCORE
 from gpuwarden.settings.start import settings_or_exit
