@@ -56,6 +56,7 @@ from controller.placement.requirements import (
 )
 from controller.placement.snapshot import DeviceUse, Scene
 from controller.policy import NodeMode
+from gpuwarden.counted import counted
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- what is known at the moment of a decision
@@ -150,7 +151,7 @@ def _against_quota(view: BindingView, namespace: str, pod_uid: str, count: int) 
     held = held_by_namespace(view, namespace, pod_uid)
     if held + count <= view.quota:
         return None
-    text = f"the namespace holds {held} GPUs and may hold {view.quota}"
+    text = f"the namespace holds {counted(held, 'GPU')} and may hold {view.quota}"
     return Refusal(ReasonCode.QUOTA_EXCEEDED, text)
 
 

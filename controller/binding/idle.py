@@ -65,6 +65,11 @@ class IdleChanges:
 
     begun: tuple[IdleGpu, ...] = ()
     ended: tuple[IdleGpu, ...] = ()
+    resumed: tuple[IdleGpu, ...] = ()
+    """What was remembered and is still idle."""
+
+    def __bool__(self) -> bool:
+        return bool(self.begun or self.ended or self.resumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,7 @@ class IdleWatch:
         if used is None:
             return IdleChanges()
         now: dict[tuple[str, str], _Seen] = {}
+        resumed = []
         for holding in holdings_of(acceptance, node, ledger):
             logged_ns = self._logged.pop(holding.key, None)
             if logged_ns is not None:
@@ -170,10 +176,12 @@ class IdleWatch:
             now[holding.key] = self._next(
                 before.get(holding.key), holding, acceptance, report, is_used=is_used
             )
+            if logged_ns is not None and not is_used:
+                resumed.append(now[holding.key])
         self._seen[node] = now
         begun = [x for key, x in now.items() if x.told and not _was_told(before.get(key))]
         ended = [x for key, x in before.items() if x.told and not _was_told(now.get(key))]
-        return IdleChanges(tuple(_told(begun)), tuple(_told(ended)))
+        return IdleChanges(tuple(_told(begun)), tuple(_told(ended)), tuple(_told(resumed)))
 
     def forget(self, node: str) -> IdleChanges:
         """The node is gone."""
@@ -286,7 +294,7 @@ def remembered(records: Iterable[LogRecord]) -> Remembered:
     for record in records:
         if record.kind == RecordKind.USE_ACCOUNT:
             namespace = record.subject.removeprefix("namespace/")
-            found = Account(_ns(record, "reservedMs"), _ns(record, "idleMs"))
+            found = Account(ns_in(record, "reservedMs"), ns_in(record, "idleMs"))
             accounts[namespace] = accounts.get(namespace, Account()).plus(found)
             since = since or record.ts
         elif record.kind == RecordKind.USE_IDLE:
@@ -294,13 +302,14 @@ def remembered(records: Iterable[LogRecord]) -> Remembered:
             for gpu in gpus if isinstance(gpus, list) else ():
                 key = key_of(str(gpu)), str(reservation)
                 if record.decision == "idle":
-                    idle[key] = _ns(record, "sinceMs")
+                    idle[key] = ns_in(record, "sinceMs")
                 else:
                     idle.pop(key, None)
     return Remembered(accounts, idle, since)
 
 
-def _ns(record: LogRecord, key: str) -> int:
+def ns_in(record: LogRecord, key: str) -> int:
+    """A reference in milliseconds; 0 where it is no such number."""
     text = record.refs.get(key)
     if not isinstance(text, str) or not text.isascii() or not text.isdecimal():
         return 0

@@ -14,13 +14,11 @@ from controller.binding.request import BoundPod, BoundPods
 from controller.fleet.view import Acceptance, FleetSnapshot
 from controller.ledger.occupancy import Occupancy, given_in, users_of
 from controller.ledger.record import Holder, HolderState, Origin, PodRef, ShareGroup, key_of
-from controller.ledger.release import GivenDevice, GivenGpu, UseReport, card_of
+from controller.ledger.release import GivenDevice, UseReport, card_of
 from controller.ledger.store import LedgerSnapshot
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.placement.snapshot import DeviceUse
 from controller.policy import NodeMode
-from controller.record import Json, Record
-from gpuwarden.audit.record import RecordKind
 from gpuwarden.moment import NS_PER_S
 
 # --- mismatches of one report
@@ -251,26 +249,43 @@ class FaultChanges:
 
     begun: tuple[UseFault, ...]
     ended: tuple[UseFault, ...]
+    resumed: tuple[UseFault, ...] = ()
+    """What was remembered and is still there."""
+
+    def __bool__(self) -> bool:
+        return bool(self.begun or self.ended or self.resumed)
+
+
+Identity = tuple[str, ...]
 
 
 class FaultWatch:
     """One per process."""
 
     def __init__(self) -> None:
+        self._logged: dict[str, dict[Identity, UseFault]] = {}
+        """By node that no whole report has been about yet: what existed at the last end."""
         self._seen: dict[str, dict[UseFault, int]] = {}
         """By node: in how many reports in a row."""
         self._counts: Counter[UseFaultKind] = Counter()
+
+    def remember(self, faults: Iterable[UseFault]) -> None:
+        """What existed when this replica ended; once, before the first report.
+
+        What the first report still shows has gone on: it began when it began.
+        """
+        for fault in faults:
+            self._logged.setdefault(fault.node, {})[_identity(fault)] = fault
 
     def reported(
         self, node: str, faults: Iterable[UseFault], *, whole: bool = True
     ) -> FaultChanges:
         """A node's new report; one that is not whole ends nothing."""
-        before = self._seen.pop(node, {})
+        shown = sorted(set(faults), key=_order)[:MAX_PER_NODE]
+        remembered = self._from_before(node, shown, whole=whole)
+        before = self._seen.pop(node, {}) | remembered
         since_ns = {x: x.since_wall_ns for x in before}
-        kept = [
-            replace(x, since_wall_ns=since_ns.get(x, x.since_wall_ns))
-            for x in sorted(set(faults), key=_order)[:MAX_PER_NODE]
-        ]
+        kept = [replace(x, since_wall_ns=since_ns.get(x, x.since_wall_ns)) for x in shown]
         now = {x: min(before.get(x, 0) + 1, ENOUGH) for x in kept}
         if not whole:
             now = {**before, **now}
@@ -280,7 +295,25 @@ class FaultWatch:
         ended = [x for x, count in before.items() if count == ENOUGH and x not in now]
         self._counts.update(x.kind for x in begun)
         self._counts.subtract(x.kind for x in ended)
-        return FaultChanges(tuple(begun), tuple(ended))
+        resumed = [x for x in remembered if x in now]
+        return FaultChanges(tuple(begun), tuple(ended), tuple(resumed))
+
+    def _from_before(
+        self, node: str, shown: Iterable[UseFault], *, whole: bool
+    ) -> dict[UseFault, int]:
+        """What was remembered of the node, and is shown or over."""
+        logged = self._logged.pop(node, {})
+        found = {}
+        for fault in shown:
+            known = logged.pop(_identity(fault), None)
+            if known is not None:
+                found[replace(fault, since_wall_ns=known.since_wall_ns)] = ENOUGH
+        if whole:
+            found |= dict.fromkeys(logged.values(), ENOUGH)
+        else:
+            self._logged[node] = logged
+        self._counts.update(x.kind for x in found)
+        return found
 
     def standing(self) -> Iterator[UseFault]:
         """All that exist."""
@@ -301,6 +334,12 @@ def _order(fault: UseFault) -> tuple[str, str, str, str, str]:
         "" if pod is None else pod.name or "",
         fault.owner,
     )
+
+
+def _identity(fault: UseFault) -> Identity:
+    """What the audit log has of a fault to know it by; the controlling owner is not there."""
+    uid = fault.owner if fault.pod is None else fault.pod.uid or ""
+    return (*_order(fault)[:-1], uid)
 
 
 # --- reports
@@ -433,66 +472,3 @@ class LedgerUse:
         without_group = self._occupancy.busy_for(pod_uid)
         own = self._use.busy - without_group
         return replace(self._use, busy=busy, shared=without_group - busy, own=own)
-
-
-# --- audit records
-
-_SHOWN_CHARS: Final = 253
-_SHOWN_VICTIMS: Final = 4
-_CONTROLLER: Final = "controller"
-
-
-def allocation_record(given: GivenGpu, reservation: str, evidence: str) -> Record:
-    """The `reservation.allocated` record of one GPU; `evidence`: digest of what shows it."""
-    return Record(
-        RecordKind.RESERVATION_ALLOCATED,
-        actor=_CONTROLLER,
-        subject=_subject(given.pod),
-        decision="settled",
-        refs={
-            "uid": given.pod.uid,
-            "node": _cut(given.node),
-            "reservation": reservation,
-            "gpus": [given.gpu],
-            "evidence": evidence,
-        },
-    )
-
-
-def fault_record(fault: UseFault) -> Record:
-    """The record of a disagreement that began; `decision` is its kind."""
-    pod = fault.pod
-    subject = f"node/{_cut(fault.node)}" if pod is None else _subject(pod)
-    refs: dict[str, Json] = {
-        "uid": fault.owner if pod is None else pod.uid,
-        "node": _cut(fault.node),
-        "gpus": [fault.gpu] if fault.gpu else [],
-    }
-    if fault.victims:
-        refs["heldBy"] = [_subject(x) for x in fault.victims[:_SHOWN_VICTIMS]]
-    if fault.kind is UseFaultKind.UNRESERVED_USE:
-        return Record(
-            RecordKind.RESERVATION_UNRESERVED, _CONTROLLER, subject, fault.kind.value, refs=refs
-        )
-    return Record(
-        RecordKind.RESERVATION_MISMATCH, _CONTROLLER, subject, fault.kind.value, refs=refs
-    )
-
-
-def eviction_record(pod: PodRef, error: str) -> Record:
-    """The `reservation.evicted` record; `error` is empty, or says why not."""
-    return Record(
-        RecordKind.RESERVATION_EVICTED,
-        actor=_CONTROLLER,
-        subject=_subject(pod),
-        decision="failed" if error else "evicted",
-        refs={"uid": pod.uid, "cause": _cut(error)},
-    )
-
-
-def _subject(pod: PodRef) -> str:
-    return f"pod/{_cut(pod.namespace)}/{_cut(pod.name or '-')}"
-
-
-def _cut(text: str) -> str:
-    return text[:_SHOWN_CHARS]

@@ -18,7 +18,6 @@ from controller.binding.idle import (
     IdleChanges,
     IdleGpu,
     IdleWatch,
-    Remembered,
 )
 from controller.binding.reconciliation import KubeletAllocations, Showing
 from controller.binding.request import BoundPod, BoundPods
@@ -31,6 +30,7 @@ from controller.binding.use import (
     UseFaultKind,
     use_faults,
 )
+from controller.binding.use_records import RememberedUse
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
 from controller.ledger.occupancy import Holders
 from controller.ledger.record import GpuRecord, PodRef, RecordInvalidError
@@ -56,10 +56,10 @@ class UseSink(Protocol):
         """One write: written, overtaken or failed."""
 
     def compared(self, changes: FaultChanges, counts: Mapping[UseFaultKind, int]) -> None:
-        """Disagreements began or ended; `counts` is of all that exist."""
+        """Disagreements began, ended or went on after a restart; `counts` is of all that exist."""
 
     def idled(self, changes: IdleChanges, standing: int) -> None:
-        """Reserved GPUs began or ceased to be idle; `standing` are idle for long now."""
+        """GPUs began or ceased to be idle, or are after a restart; `standing`: how many are now."""
 
     def accounted(self, accounts: Mapping[str, Account]) -> None:
         """GPU time of namespaces since this was told last."""
@@ -111,7 +111,7 @@ class UseReconciler:
     boottime_ns: Callable[[], int]
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
-    recall: Callable[[], Awaitable[Remembered]]
+    recall: Callable[[], Awaitable[RememberedUse]]
     """What the audit log has of use from before the start; raises OSError."""
     _idle: IdleWatch = field(init=False, default_factory=IdleWatch)
     _is_recalled: bool = field(init=False, default=False)
@@ -159,7 +159,9 @@ class UseReconciler:
             return
         self._is_recalled = True
         with suppress(OSError):
-            self._idle.remember(await self.recall())
+            found = await self.recall()
+            self._idle.remember(found.idle)
+            self._faults.remember(found.faults)
 
     def _account(self) -> None:
         """Tell the accounts now and then."""
@@ -171,7 +173,7 @@ class UseReconciler:
             self.sink.accounted(self._idle.take_accounts())
 
     def _report_idle(self, changes: IdleChanges) -> None:
-        if changes.begun or changes.ended:
+        if changes:
             self.sink.idled(changes, len(self._idle.standing()))
 
     def _take_news(self) -> Iterator[tuple[NodeView, Acceptance]]:
@@ -228,7 +230,7 @@ class UseReconciler:
             self.wake((node.name,))
 
     def _report_changes(self, changes: FaultChanges) -> None:
-        if changes.begun or changes.ended:
+        if changes:
             self.sink.compared(changes, self._faults.counts())
 
     async def _record_allocations(

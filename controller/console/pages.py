@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 
+from gpuwarden.counted import counted
 from gpuwarden.moment import rfc3339
 
 _TYPES: Final = {
@@ -88,11 +89,6 @@ def short(digest: str) -> str:
     head, _, tail = digest.rpartition(":")
     shown = tail if len(tail) <= _SHOWN else f"{tail[:_SHOWN]}…"
     return f"{head}:{shown}" if head else shown
-
-
-def counted(count: int, name: str) -> str:
-    """How many there are, as people write it."""
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def as_of(wall_ns: int) -> str:

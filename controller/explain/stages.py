@@ -18,6 +18,7 @@ from controller.placement.keys import ATTESTATION_HASH, RESERVATION_ID
 from controller.placement.requirements import Requirements, RequirementsInvalid, describe
 from controller.policy import NodeMode
 from gpuwarden.audit.record import LogRecord
+from gpuwarden.counted import counted
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.evidence.use_rules import device_uuid
 from gpuwarden.moment import rfc3339
@@ -198,7 +199,7 @@ def _held(case: Case) -> Stage:
         lines.append("the ledger had lost it, and it was written again for the living pod")
     if entry.record.share is not None:
         others = len(entry.record.holders) - 1
-        lines.append(f"shared with {others} others under {entry.record.share.entry}")
+        lines.append(f"shared with {counted(others, 'other')} under {entry.record.share.entry}")
     if lacks:
         lines.append(f"no records of {listed(sorted(lacks))}")
     lines.append(f"reservation {holder.reservation}")

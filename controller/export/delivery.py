@@ -38,6 +38,7 @@ from controller.export.records import ExportRecord, Facts, batch_digest
 from controller.record import AuditLog, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
+from gpuwarden.counted import counted
 from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
@@ -135,7 +136,7 @@ class Delivery:
             return None
         reason, since_ns = self._trouble
         seconds = (self._clock.boottime_ns() - since_ns) // NS_PER_S
-        waiting = f"{len(self._backlog)} records wait"
+        waiting = f"{counted(len(self._backlog), 'record')} waiting"
         return f"export: {self._exporter.name} for {seconds} s: {reason}; {waiting}"
 
     async def follow(self) -> NoReturn:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controller.export.records import ExportRecord
+from gpuwarden.counted import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class AlreadySentError(Exception):
     """The destination has a batch of this name already: with these records, by a predecessor."""
 
     def __init__(self, records: tuple[ExportRecord, ...]) -> None:
-        super().__init__(f"{len(records)} records are there already")
+        super().__init__(f"there already: {counted(len(records), 'record')}")
         self.records = records
 
 

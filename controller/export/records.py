@@ -8,6 +8,7 @@ replica, or the same one after a restart, gives the same change the same key.
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -108,6 +109,8 @@ class ExportRecord:
         return Facts(*_facts_in(self))
 
 
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
+_CHANGES: Final = range(1, 1 << 63)
 COLUMNS: Final = tuple(x.name for x in fields(ExportRecord))
 """In the order of CSV: the seed's seven first, so that its readers find them."""
 _NAMES: Final = tuple(x.name for x in fields(Facts))
@@ -255,13 +258,24 @@ def _lines(data: bytes) -> list[str]:
 
 
 def _record(found: Mapping[str, object]) -> ExportRecord:
+    """Refuses what nobody could write again: text that is no UTF-8, numbers beyond 64 bits."""
     values: dict[str, str | int] = {}
     for name in COLUMNS:
         value = found.get(name)
-        if name == "change" and isinstance(value, str) and value.isdecimal():
+        if name == "change" and isinstance(value, str) and _NUMBER.fullmatch(value):
             value = int(value)
         wanted = int if name == "change" else str
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise RecordTextError(f"{name} of a record is missing or no {wanted.__name__}")
+        if value not in _CHANGES if isinstance(value, int) else not _is_utf8(value):
+            raise RecordTextError(f"{name} of a record is nothing that was exported")
         values[name] = value
     return ExportRecord(**values)  # type: ignore[arg-type] # checked above, one by one
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

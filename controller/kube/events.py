@@ -22,6 +22,7 @@ from controller.kube.resources import CORE_EVENTS, EVENTS, GROUP, ApiError, clea
 from controller.ledger.record import PodRef
 from controller.placement.filter_and_score import FilterDecision, Totals
 from gpuwarden.clock import Clock
+from gpuwarden.counted import counted
 from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
@@ -283,7 +284,7 @@ def placement_notice(decision: FilterDecision, totals: Totals) -> Notice | None:
         return None
     about = Regarding("Pod", decision.pod, decision.uid, decision.namespace)
     first, *rest = _by_count(totals.rejected)
-    counts = [f"{totals.rejected[first]} of {sum(totals.rejected.values())} nodes"]
+    counts = [f"{totals.rejected[first]} of {counted(sum(totals.rejected.values()), 'node')}"]
     counts += (f"{totals.rejected[code]} {code.value}" for code in rest)
     note = f"no node would be offered: {', '.join(counts)}"
     return Notice(about, PLACEMENT_REASON, "Filter", Severity.WARNING, first.value, note)

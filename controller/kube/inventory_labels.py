@@ -14,9 +14,8 @@ from typing import Any, Final, NoReturn
 from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.view import Acceptance, FleetSnapshot, GpuView, NodeState
 from controller.kube.client import ApiClient
-from controller.kube.resources import NODES, ApiError
+from controller.kube.node_labels import NodeLabels
 from gpuwarden.telemetry import names
-from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
@@ -138,16 +137,21 @@ class InventoryLabels:
         instruments: Instruments,
     ) -> None:
         """All callables answer from memory; `not_ready`: why nothing is decided yet."""
-        self._api = api
         self._fleet = fleet
         self._nodes = nodes
         self._not_ready = not_ready
         self._leads = leads
         self._boottime_ns = boottime_ns
         self._plan = LabelPlan()
-        self._count = instruments.counter(names.KUBE_LABELS)
-        self._log = logger("kube")
-        self._reported = False
+        self._labels = NodeLabels(
+            api,
+            "inventory",
+            MOST_CHANGES,
+            changes=names.KUBE_LABELS,
+            failed=Event.KUBE_LABEL_FAILED,
+            boottime_ns=boottime_ns,
+            instruments=instruments,
+        )
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, once."""
@@ -160,29 +164,11 @@ class InventoryLabels:
             await self.reconcile()
 
     async def reconcile(self) -> None:
-        """Change what is due now; one failure is enough for a while."""
-        for patch in self._due()[:MOST_CHANGES]:
-            if not await self._write(patch):
-                return
+        """Change what is due now, few nodes at a time."""
+        await self._labels.write((x.node, x.labels) for x in self._due())
 
     def _due(self) -> list[LabelPatch]:
         now_ns, nodes = self._boottime_ns(), self._nodes()
         if not self._leads() or self._not_ready() is not None or now_ns >= nodes.fresh_until_ns:
             return []
         return self._plan.changes(self._fleet(), nodes, now_ns)
-
-    async def _write(self, patch: LabelPatch) -> bool:
-        body = {"metadata": {"labels": dict(patch.labels)}}
-        try:
-            await self._api.patch(NODES, patch.node, body)
-        except ApiError as error:
-            if error.is_not_found:
-                return True
-            self._count.labels("failed").inc()
-            if not self._reported:
-                self._log.warning(Event.KUBE_LABEL_FAILED, node=patch.node, reason=str(error))
-            self._reported = True
-            return False
-        self._count.labels("changed").inc()
-        self._reported = False
-        return True

@@ -13,11 +13,10 @@ from controller.admission.mutation import FITS, hinted
 from controller.admission.pod import AdmittedPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.kube.client import ApiClient
-from controller.kube.resources import NODES, ApiError
+from controller.kube.node_labels import Labels, NodeLabels
 from controller.placement.keys import RequirementRules
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.telemetry import names
-from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
@@ -35,6 +34,10 @@ class LabelChange:
     node: str
     add: frozenset[str]
     remove: frozenset[str]
+
+    def labels(self) -> Labels:
+        """As a patch."""
+        return dict.fromkeys(self.add, FITS) | dict.fromkeys(self.remove)
 
 
 @dataclass(slots=True)
@@ -129,7 +132,6 @@ class NodeHints:
         `waiting`: managed pods of enforced namespaces that are not bound; `passing`: the nodes
         where such a pod would pass; `not_ready`: why nothing may be decided yet.
         """
-        self._api = api
         self._waiting = waiting
         self._nodes = nodes
         self._passing = passing
@@ -137,10 +139,16 @@ class NodeHints:
         self._leads = leads
         self._boottime_ns = boottime_ns
         self._plan = HintPlan(rules)
-        self._count = instruments.counter(names.KUBE_HINTS)
+        self._labels = NodeLabels(
+            api,
+            "hint",
+            MOST_CHANGES,
+            changes=names.KUBE_HINTS,
+            failed=Event.KUBE_HINT_FAILED,
+            boottime_ns=boottime_ns,
+            instruments=instruments,
+        )
         self._followed = instruments.gauge(names.KUBE_HINTED_REQUIREMENTS)
-        self._log = logger("kube")
-        self._reported = False
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, once."""
@@ -153,10 +161,8 @@ class NodeHints:
             await self.reconcile()
 
     async def reconcile(self) -> None:
-        """Change what is due now; one failure is enough for a while."""
-        for change in self._due()[:MOST_CHANGES]:
-            if not await self._change(change):
-                return
+        """Change what is due now, few nodes at a time."""
+        await self._labels.write((x.node, x.labels()) for x in self._due())
 
     def _due(self) -> list[LabelChange]:
         now_ns, nodes = self._boottime_ns(), self._nodes()
@@ -165,22 +171,3 @@ class NodeHints:
         self._plan.follow(self._waiting(), now_ns)
         self._followed.set(len(self._plan))
         return self._plan.changes(nodes.nodes, self._passing)
-
-    async def _change(self, change: LabelChange) -> bool:
-        labels = dict.fromkeys(change.add, FITS) | dict.fromkeys(change.remove)
-        try:
-            await self._api.patch(NODES, change.node, {"metadata": {"labels": labels}})
-        except ApiError as error:
-            if error.is_not_found:
-                return True
-            self._failed(error)
-            return False
-        self._count.labels("changed").inc()
-        self._reported = False
-        return True
-
-    def _failed(self, error: ApiError) -> None:
-        self._count.labels("failed").inc()
-        if not self._reported:
-            self._log.warning(Event.KUBE_HINT_FAILED, reason=str(error))
-        self._reported = True

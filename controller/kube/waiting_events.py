@@ -13,6 +13,7 @@ from controller.admission.pod import AdmittedPod
 from controller.kube.events import Notice, Regarding, Severity
 from controller.placement.explanation import PodExplanation
 from controller.placement.keys import RequirementRules
+from gpuwarden.counted import counted
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -42,7 +43,7 @@ def _against(found: PodExplanation) -> Refusal | None:
         return Refusal(ReasonCode.NODE_NO_EVIDENCE, "no node has shown any evidence")
     first, *rest = found.rejections
     total = sum(x.count for x in found.rejections)
-    text = f"{first.count} of {total} nodes ({first.detail})"
+    text = f"{first.count} of {counted(total, 'node')} ({first.detail})"
     return Refusal(
         first.code, "; ".join((text, *(f"{x.count} {x.code} ({x.detail})" for x in rest)))
     )

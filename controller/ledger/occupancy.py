@@ -19,6 +19,7 @@ from controller.ledger.record import (
 )
 from controller.ledger.release import GivenDevice, UseReport, card_of
 from controller.ledger.store import Entry, LedgerSnapshot
+from gpuwarden.counted import counted
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- use that a node shows
@@ -244,7 +245,8 @@ def uncertainty(reconciliation: ReconciliationState) -> str | None:
     if any(x is None or x < reconciliation.since_ns for x in reads):
         return "the ledger and the pods are being read"
     if reconciliation.unrecorded:
-        return f"{len(reconciliation.unrecorded)} nodes wait for records that the ledger had lost"
+        nodes = counted(len(reconciliation.unrecorded), "node")
+        return f"records that the ledger had lost are missing for {nodes}"
     return None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-from controller.binding.idle import USE_KINDS, Remembered, remembered
+from controller.binding.use_records import LOGGED_KINDS, RememberedUse, remembered_use
 from controller.fleet.enrollment import QuarantineEntry
 from controller.ledger.restore import Grants
 from controller.operations.logged import open_grants, quarantine_entries
@@ -36,9 +36,9 @@ class LogReplay:
         """Reservations without an end."""
         return await self._read(_RESERVATIONS, open_grants)
 
-    async def use(self) -> Remembered:
-        """Idle GPUs and accounts of namespaces."""
-        return await self._read(USE_KINDS, remembered)
+    async def use(self) -> RememberedUse:
+        """Idle GPUs, accounts of namespaces, mismatches and unreserved use."""
+        return await self._read(LOGGED_KINDS, remembered_use)
 
     async def _read(self, prefixes: tuple[str, ...], fold: Callable[[Iterable[LogRecord]], T]) -> T:
         try:

@@ -20,6 +20,7 @@ from controller.placement.refusals import REFUSALS
 from controller.placement.selector import Device, holds
 from controller.placement.snapshot import Scene
 from controller.policy import NodeMode
+from gpuwarden.counted import counted
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.policy.selector import Term
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -171,7 +172,7 @@ def _unusable(pool: DevicePool) -> Iterable[str]:
 
 
 def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+    return counted(count, "GPU")
 
 
 def _of_named(weighing: Weighing) -> Iterator[str]:

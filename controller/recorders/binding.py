@@ -20,14 +20,8 @@ from controller.binding.records import (
     reservation_record,
     restored_record,
 )
-from controller.binding.use import (
-    FaultChanges,
-    UseFault,
-    UseFaultKind,
-    allocation_record,
-    eviction_record,
-    fault_record,
-)
+from controller.binding.use import FaultChanges, UseFault, UseFaultKind
+from controller.binding.use_records import allocation_record, eviction_record, fault_record
 from controller.ledger.record import HolderState, PodRef, key_of
 from controller.ledger.release import DriftKind, GivenGpu
 from controller.ledger.restore import Grants, LivePod, LoggedGrant
@@ -279,6 +273,7 @@ class UseRecorder:
             self._audit.note(fault_record(fault))
             self._log.warning(Event.USE_FAULT_BEGAN, **_about(fault))
         for fault in changes.ended:
+            self._audit.note(fault_record(fault, ended=True))
             self._log.info(Event.USE_FAULT_ENDED, **_about(fault))
         self._emit(changes.begun)
 

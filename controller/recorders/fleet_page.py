@@ -38,7 +38,7 @@ def fleet_page(
         _family(names.NODE_EVIDENCE_TIME, (_evidence_time(*x) for x in accepted)),
         _family(names.GPU_INFO, _gpu_infos(cards)),
         _family(names.GPU_STATE, _gpu_states(cards, now_ns)),
-        _family(names.GPU_USE, () if ledger is None else _gpu_uses(cards, ledger)),
+        _family(names.GPU_USE, _gpu_uses(cards, ledger, now_ns)),
         _family(names.NAMESPACE_RESERVED, _times(names.NAMESPACE_RESERVED, use, _reserved)),
         _family(names.NAMESPACE_IDLE, _times(names.NAMESPACE_IDLE, use, _idle)),
         _family(names.NAMESPACE_IDLE_GPUS, _idle_gpus(use)),
@@ -140,8 +140,13 @@ def _state(gpu: GpuView, of_node: NodeState) -> str:
     return "usable" if of_node is NodeState.ELIGIBLE else of_node.value
 
 
-def _gpu_uses(cards: Iterable[Card], ledger: LedgerSnapshot) -> Iterator[str]:
-    """Kubelet gives a GPU to a pod that may not run yet, so a gift alone is no use of it."""
+def _gpu_uses(cards: Iterable[Card], ledger: LedgerSnapshot | None, now_ns: int) -> Iterator[str]:
+    """Kubelet gives a GPU to a pod that may not run yet, so a gift alone is no use of it.
+
+    Without a fresh ledger nobody knows who holds a GPU, so nothing is shown.
+    """
+    if ledger is None or now_ns >= ledger.fresh_until_ns:
+        return
     samples = _state_set(names.GPU_USE, USES)
     for _, acceptance, gpu in cards:
         parts = (gpu.uuid, *(x.uuid for x in gpu.mig_devices))

@@ -96,6 +96,7 @@ from controller.wiring.trust import (
 from gpuwarden import __version__
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
+from gpuwarden.counted import counted
 from gpuwarden.finding import Finding
 from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.policy.document import PolicyInvalidError
@@ -465,7 +466,7 @@ def _insecure_warnings(settings: ControllerSettings, directory: NodeDirectory) -
         warnings.append(MEMORY_WARNING)
     if settings.insecure_static_hashes:
         warnings.append(
-            f"InsecureStaticHashes: {len(settings.static_hashes)} nodes have hashes that"
+            f"InsecureStaticHashes: {counted(len(settings.static_hashes), 'node')} with hashes that"
             " nobody attested; never use this in production"
         )
     if settings.admission.tls.cert is not None and settings.admission.tls.client_ca is None:

@@ -126,6 +126,10 @@ class RecordKind(StrEnum):
         "use.idle",
         "a reserved GPU has not been used for long (`idle`), or is used or given back (`ended`)",
     )
+    USE_ENDED = (
+        "use.ended",
+        "what a `reservation.mismatch` or `reservation.unreserved` told is over",
+    )
     USE_ACCOUNT = (
         "use.account",
         "GPU time of a namespace since the record before: reserved, and idle of it",

@@ -12,6 +12,7 @@ from gpuwarden.audit.checkpoint import Checkpoint, KeyChange, open_checkpoint, u
 from gpuwarden.audit.merkle import Frontier, leaf_hash
 from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.audit.record import LogRecord, RecordKind
+from gpuwarden.counted import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +138,15 @@ class TreeCheck:
         checkpoint = open_checkpoint(note, self._keys[-1])
         head = checkpoint.head
         if (checkpoint.origin, head.size) != (record.origin, record.seq - 1):
-            raise NoteError(f"the checkpoint is of {head.size} records of {checkpoint.origin}")
+            raise NoteError(
+                f"the checkpoint is of {counted(head.size, 'record')} of {checkpoint.origin}"
+            )
         if self._note and unverified_checkpoint(self._note).log != checkpoint.log:
             raise NoteError("the checkpoint is of another log of this origin")
         if self._frontier is not None and self._frontier.root() != head.root:
             raise NoteError(
-                f"the checkpoint has another root: of the {head.size} records before it, at least"
-                f" one behind record {self._certified} is not what was signed"
+                f"the checkpoint has another root: of the {counted(head.size, 'record')} before it,"
+                f" at least one behind record {self._certified} is not what was signed"
             )
         self._checkpoints += 1
         self._certified, self._note = head.size, note
@@ -164,7 +167,8 @@ class TreeCheck:
             return None
         size = wanted.head.size
         if size > self._last_seq:
-            what = f"log ends at {self._last_seq}, but the expected checkpoint has {size} records"
+            records = counted(size, "record")
+            what = f"log ends at {self._last_seq}, but the expected checkpoint has {records}"
             return TreeFault(self._last_seq + 1, what)
         if self._frontier is None or size < self._first_seq - 1:
             return TreeFault(

@@ -27,6 +27,7 @@ from gpuwarden.audit.checkpoint import (
 )
 from gpuwarden.audit.merkle import EMPTY_ROOT, ProofError, verify_consistency
 from gpuwarden.audit.note import NoteError, VerifierKey
+from gpuwarden.counted import counted
 from gpuwarden.reasons import ReasonCode
 
 MAX_HELD: Final = 3
@@ -126,7 +127,8 @@ def _another_log(known: Witnessed, fresh: Witnessed) -> Conclusion:
     if prev is None:
         return _reset(known, fresh, "another log, which does not name the old one")
     if prev != known.head and prev.size <= known.head.size:
-        detail = f"another log, whose predecessor had {prev.size} records, not as it was seen"
+        records = counted(prev.size, "record")
+        detail = f"another log, whose predecessor had {records}, not as it was seen"
         return _reset(known, fresh, detail)
     return fresh, None
 

@@ -69,18 +69,18 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "gpuwarden node show gpu-a1",
     ),
     "node accept": Command(
-        "nodes:accept",
+        "node_orders:accept",
         "Accept the hardware that a node shows, and end its quarantine.",
         'gpuwarden node accept gpu-a1 --reason "RMA 4711: GPU 1 replaced"',
         "Shows what would change and asks first. The next evidence makes the node eligible again.",
     ),
     "node quarantine": Command(
-        "nodes:quarantine",
+        "node_orders:quarantine",
         "Quarantine a node until an operator releases it; running pods stay.",
         'gpuwarden node quarantine gpu-a1 --reason "INC 88: unknown process on GPU 0"',
     ),
     "node release": Command(
-        "nodes:release",
+        "node_orders:release",
         "Release a node from quarantine, or its GPUs from faults; its enrollment stays.",
         'gpuwarden node release gpu-a1 --reason "INC 88: explained"',
         "Use it where the quarantine was wrong or its cause is gone. If the node still shows other"

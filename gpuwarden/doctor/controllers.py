@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Final
 
+from gpuwarden.counted import counted
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, passed, warned
 from gpuwarden.doctor.facts import (
     CONTROLLERS,
@@ -70,7 +71,7 @@ def versions_are_equal(facts: Facts) -> Verdict:
     """Whether controller, agents and this program are of one version."""
     status = facts.status.get()
     found = {f"controller {status.version}": status.version}
-    found |= {f"{one.count} agents {one.name}": one.name for one in status.agents}
+    found |= {f"{counted(one.count, 'agent')} {one.name}": one.name for one in status.agents}
     found[f"this program {facts.version_here}"] = facts.version_here
     if len(set(found.values())) > 1:
         command = f"kubectl -n {facts.namespace} rollout status daemonset gpuwarden-agent"

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from gpuwarden.counted import counted
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, passed
 from gpuwarden.doctor.facts import Facts, UnknownError, some
 from gpuwarden.telemetry import names
@@ -16,7 +17,7 @@ def log_takes_records(facts: Facts) -> Verdict:
     if not available:
         command = f"kubectl -n {facts.namespace} logs gpuwarden-controller-0 --tail=100"
         return failed("the log takes no grants", "a log that can be written", command)
-    return passed(f"{metrics.value(names.AUDIT_SEQUENCE) or 0:.0f} records")
+    return passed(counted(int(metrics.value(names.AUDIT_SEQUENCE) or 0), "record"))
 
 
 def log_verifies(facts: Facts) -> Verdict:
@@ -25,7 +26,7 @@ def log_verifies(facts: Facts) -> Verdict:
     command = f"gpuwarden audit verify {found.folder}"
     if found.broken:
         return failed(found.broken, "a log that nobody has changed", command)
-    return passed(f"{found.records} records in {found.folder}")
+    return passed(f"{counted(found.records, 'record')} in {found.folder}")
 
 
 def nobody_accuses_the_log(facts: Facts) -> Verdict:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from gpuwarden.counted import counted
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
 from gpuwarden.doctor.facts import (
     AGENTS,
@@ -84,7 +85,7 @@ def gpu_nodes_are_labelled(facts: Facts) -> Verdict:
             "the label on every node with GPUs: agents run where it is",
             f"kubectl label node {min(bare)} {PRESENT}=true",
         )
-    return passed(f"{len(nodes)} nodes")
+    return passed(counted(len(nodes), "node"))
 
 
 def agents_run_everywhere(facts: Facts) -> Verdict:
@@ -102,7 +103,7 @@ def agents_run_everywhere(facts: Facts) -> Verdict:
             f"kubectl -n {facts.namespace} describe pods"
             f" -l app.kubernetes.io/component=agent --field-selector spec.nodeName={node}",
         )
-    return passed(f"on {len(nodes)} nodes")
+    return passed(f"on {counted(len(nodes), 'node')}")
 
 
 def _is_ready_agent(pod: Object) -> bool:
@@ -126,7 +127,7 @@ def evidence_is_fresh(facts: Facts) -> Verdict:
             f"gpuwarden explain node {first.name}",
         )
     least = min(one.fresh_for_ms for one in fleet)
-    return passed(f"{len(fleet)} nodes, for {least // 1000} s at least")
+    return passed(f"{counted(len(fleet), 'node')}, for {least // 1000} s at least")
 
 
 def _code(node: pb.Node) -> str:
@@ -146,7 +147,7 @@ def clocks_agree(facts: Facts) -> Verdict:
     off = [f"{one.name}: {text}" for one in fleet for text in one.warnings if _CLOCK in text]
     if off:
         return warned(some(off), expected, command)
-    return passed(f"{len(fleet)} nodes and the controller")
+    return passed(f"{counted(len(fleet), 'node')} and the controller")
 
 
 def gpus_are_read(facts: Facts) -> Verdict:
@@ -170,7 +171,7 @@ def gpus_are_read(facts: Facts) -> Verdict:
         )
     drivers = sorted({one.driver for one in fleet if one.driver})
     count = sum(one.gpu_count for one in fleet)
-    return passed(f"{count} GPUs, driver {', '.join(drivers) or 'not known'}")
+    return passed(f"{counted(count, 'GPU')}, driver {', '.join(drivers) or 'not known'}")
 
 
 def modes_fit(facts: Facts) -> Verdict:
@@ -319,7 +320,7 @@ def nodes_are_protected(facts: Facts) -> Verdict:
             " evicts",
             f"kubectl taint node {min(bare)} {TAINT}=:NoExecute",
         )
-    return passed(f"{len(managed)} nodes with the taint")
+    return passed(f"{counted(len(managed), 'node')} with the taint")
 
 
 def _is_tainted(node: Object) -> bool:

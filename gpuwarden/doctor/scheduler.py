@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from gpuwarden.counted import counted
 from gpuwarden.doctor.admission import SCHEDULER_CERTIFICATE
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
 from gpuwarden.doctor.facts import (
@@ -155,7 +156,7 @@ def scheduler_reaches_the_extender(facts: Facts) -> Verdict:
         )
     if not asked:
         return not_checked("nobody has asked the extender of this replica since it started")
-    return passed(f"{asked:.0f} requests")
+    return passed(counted(int(asked), "request"))
 
 
 SCHEDULER_GROUP: Final = Group(

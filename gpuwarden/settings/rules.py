@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+from gpuwarden.counted import counted
 from gpuwarden.finding import Finding
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.settings.agent import AgentSettings
@@ -156,7 +157,7 @@ def _static_hashes(settings: ControllerSettings) -> list[Finding]:
     if settings.insecure_static_hashes or not settings.static_hashes:
         return []
     expected = "--insecure-static-hashes with it: a static hash is no evidence"
-    count = f"{len(settings.static_hashes)} nodes"
+    count = counted(len(settings.static_hashes), "node")
     return [Finding("staticHashes", count, expected)]
 
 

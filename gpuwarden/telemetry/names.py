@@ -626,6 +626,13 @@ KUBE_LABELS = _counter(
     "Changes of nodes' inventory labels, by result (changed, failed).",
     "result",
 )
+KUBE_UNLABELLED_NODES = _gauge(
+    "kube_unlabelled_nodes",
+    _C,
+    "Nodes whose labels the API server did not take (hint, inventory); each is tried again after"
+    " a pause of 2 s to 5 min.",
+    "labels",
+)
 KUBE_HINTED_REQUIREMENTS = _gauge(
     "kube_hinted_requirements",
     _C,
@@ -677,7 +684,7 @@ GPU_USE = _of_fleet(
     "gpu_use",
     "1 for the use of a GPU (free; idle: reserved and not used; used: reserved and used;"
     " unreserved: used without a reservation), 0 for the others; of a GPU with MIG devices what"
-    " any of them has. Absent where nothing is reserved.",
+    " any of them has. Absent where nothing is reserved, and while the ledger cannot be read.",
     "UUID",
     "use",
 )
@@ -991,11 +998,11 @@ class Event(StrEnum):
     )
     KUBE_HINT_FAILED = (
         "kube.hint.failed",
-        "the API server did not take a node's hint labels; pods wait, or meet the binding webhook",
+        "the API server did not take a node's hint labels; once per node until it does",
     )
     KUBE_LABEL_FAILED = (
         "kube.label.failed",
-        "the API server did not take a node's inventory labels; they are tried again",
+        "the API server did not take a node's inventory labels; once per node until it does",
     )
     LEADER_ELECTED = "leader.elected", "this replica does what only one may do"
     LEADER_LOST = "leader.lost", "another replica may do it, or none can be sure"

@@ -12,7 +12,6 @@ from controller.access import Person, Rate
 from controller.explain.fleet_rows import Grouping, fleet_map, node_rows
 from controller.people.rights import INSPECT
 from controller.web.viewers import COOKIE
-from tests.bench.child import undisturbed
 from tests.bench.fleet_of import registry_of
 from tests.bench.results import Bound, Goal, Row
 from tests.fakes.http_api import ApiWorld, api_world
@@ -20,6 +19,8 @@ from tests.fakes.http_api import ApiWorld, api_world
 GROUP: Final = "Console, 5,000 nodes with eight GPUs each, in Chromium"
 NODES: Final = 5_000
 _ROUNDS: Final = 5
+_ROUND_S: Final = 180
+"""No longer: a page that gets no frame would be waited for without an end."""
 _TOKEN: Final = "reader-token"  # noqa: S105 -- of a fake
 _PAINT: Final = """() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"""
 _SCROLL: Final = """() => new Promise((done) => {
@@ -37,8 +38,8 @@ def console_rows(folder: Path) -> list[Row]:
     chromium = shutil.which("chromium")
     if chromium is None:
         return []
-    with undisturbed():
-        found = asyncio.run(_measured(folder, chromium))
+    # At the usual priority: threads of a browser that go before all others starve each other.
+    found = asyncio.run(measured(folder, chromium, NODES))
     goals = {
         "the fleet's rows and map, made anew on the server": 1_500.0,
         "first contentful paint of the fleet page": 1_500.0,
@@ -52,9 +53,10 @@ def console_rows(folder: Path) -> list[Row]:
     ]
 
 
-async def _measured(folder: Path, chromium: str) -> dict[str, float]:
+async def measured(folder: Path, chromium: str, nodes: int) -> dict[str, float]:
+    """Milliseconds by what is waited for; raises TimeoutError where a round does not end."""
     async with api_world(folder, others=Rate(1e6, 10**6)) as world:
-        world.fleet = registry_of(NODES)[0].snapshot()
+        world.fleet = registry_of(nodes)[0].snapshot()
         world.people[_TOKEN] = Person("reader")
         world.rights.add(("reader", INSPECT))
         async with async_playwright() as playwright:
@@ -67,19 +69,23 @@ async def _measured(folder: Path, chromium: str) -> dict[str, float]:
             cookie: Any = {"name": COOKIE, "value": _TOKEN, "secure": True}
             cookie["url"] = f"https://localhost:{world.port}"
             await context.add_cookies([cookie])
-            rounds = [await _round(await context.new_page(), world) for _ in range(_ROUNDS)]
+            context.set_default_timeout(_ROUND_S * 1e3)
+            rounds = []
+            for _ in range(_ROUNDS):
+                async with asyncio.timeout(_ROUND_S):
+                    rounds.append(await _round(await context.new_page(), world, nodes))
             await browser.close()
     return {work: median(x[work] for x in rounds) for work in rounds[0]}
 
 
-async def _round(page: Page, world: ApiWorld) -> dict[str, float]:
+async def _round(page: Page, world: ApiWorld, nodes: int) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     start = loop.time()
     fleet_map(node_rows(world.facts()), Grouping.CLASS)
     made = loop.time() - start
     start = loop.time()
     await page.goto("/")
-    await page.wait_for_selector(f"#map[data-drawn='{NODES}']", timeout=120_000)
+    await page.wait_for_selector(f"#map[data-drawn='{nodes}']")
     drawn = loop.time() - start
     paint = await page.evaluate(_PAINT)
     frames = sorted(await page.evaluate(_SCROLL))

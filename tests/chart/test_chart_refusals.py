@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from agent.settings import AgentSettings
+from controller.settings import ControllerSettings
+from gpuwarden.settings.keys import keys_of
 from tests.chart.rendering import CA, REQUIRED, RefusedError, render
 
 EVALUATION = {"evaluation": {"enabled": True}}
@@ -116,6 +119,89 @@ def refused(values: dict[str, Any], **options: Any) -> str:
 )
 def test_values_that_cannot_work_are_refused(values: dict[str, Any], told: str) -> None:
     assert told in refused(values)
+
+
+SECRET = "hunter2"  # noqa: S105 - of nobody
+BY_SECRET = "into the Secret that export.existingSecret names"  # noqa: S105 - a sentence
+NONE = "given, expected nothing: no secret belongs into values."
+HEADERS = "GPUWARDEN_TELEMETRY_OTLP_HEADERS"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            {"export": {"settings": {"postgres": {"password": SECRET}}}},
+            f"export.settings.postgres.password: {NONE} Put it as POSTGRES_PASSWORD {BY_SECRET}",
+        ),
+        (
+            {"export": {"settings": {"http": {"authToken": SECRET}}}},
+            f"export.settings.http.authToken: {NONE} Put it as HTTP_AUTH_TOKEN {BY_SECRET}",
+        ),
+        (
+            {"export": {"settings": {"s3": {"secretAccessKey": SECRET}}}},
+            "export.settings.s3.secretAccessKey: given, expected nothing",
+        ),
+        (
+            {"controller": {"config": {"export": {"postgres": {"password": SECRET}}}}},
+            f"Put it as POSTGRES_PASSWORD {BY_SECRET}",
+        ),
+        (
+            {"controller": {"config": {"telemetry": {"otlpHeaders": f"a={SECRET}"}}}},
+            f"telemetry.otlpHeaders: {NONE} Give {HEADERS} by valueFrom.secretKeyRef in contr",
+        ),
+        (
+            {"controller": {"extraEnv": [{"name": "POSTGRES_PASSWORD", "value": SECRET}]}},
+            "extraEnv[0].value: given for POSTGRES_PASSWORD, expected valueFrom.secretKeyRef",
+        ),
+        (
+            {"agent": {"extraEnv": [{"name": "A"}, {"name": "B_TOKEN", "value": SECRET}]}},
+            "agent.extraEnv[1].value: given for B_TOKEN",
+        ),
+    ],
+)
+def test_secrets_in_values_are_refused_and_not_shown(values: dict[str, Any], told: str) -> None:
+    text = refused(values)
+    assert told in text
+    assert SECRET not in text
+
+
+@pytest.mark.parametrize(
+    ("group", "settings"), [("controller", ControllerSettings), ("agent", AgentSettings)]
+)
+def test_every_setting_that_is_a_secret_is_refused(group: str, settings: type) -> None:
+    secrets = [x for x in keys_of(settings) if x.spec.secret]
+    assert secrets
+    for key in secrets:
+        given: Any = SECRET
+        for part in reversed(key.path):
+            given = {part: given}
+        assert f"{'.'.join(key.path)}: given" in refused({group: {"config": given}})
+        variable = {"name": key.env, "value": SECRET}
+        assert f"given for {key.env}" in refused({group: {"extraEnv": [variable]}})
+
+
+def test_secrets_by_reference_are_taken() -> None:
+    by_key = {"secretKeyRef": {"name": "otlp", "key": "headers"}}
+    variables = [
+        {"name": HEADERS, "valueFrom": by_key},
+        {"name": "AWS_WEB_IDENTITY_TOKEN_FILE", "value": "/var/run/token"},
+    ]
+    objects = render(
+        {
+            **REQUIRED,
+            "export": {
+                "exporters": ["postgres"],
+                "settings": {"postgres": {"passwordFile": "/run/password", "password": ""}},
+                "existingSecret": "gpuwarden-export",
+            },
+            "controller": {"extraEnv": variables, "config": {"listen": {"accessTokens": "[::]:1"}}},
+        }
+    )
+    (controller,) = (x for x in objects if x["kind"] == "StatefulSet")
+    (container,) = controller["spec"]["template"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "gpuwarden-export"}}]
+    assert variables[0] in container["env"]
 
 
 @pytest.mark.parametrize("namespace", ["default", "kube-system"])

@@ -97,10 +97,18 @@ def test_dashboards_can_be_imported_beside_each_other() -> None:
     assert [x["uid"] for x in found] == [x.stem for x in DASHBOARDS]
     assert len({x["title"] for x in found}) == 3
     for dashboard in found:
+        assert dashboard["schemaVersion"] >= 36  # since then a data source is named by its uid
+        (variable,) = dashboard["templating"]["list"]
+        wanted = ("datasource", "datasource", "prometheus")
+        assert (variable["name"], variable["type"], variable["query"]) == wanted
         ids = [x["id"] for x in dashboard["panels"]]
         assert len(set(ids)) == len(ids)
         for panel in dashboard["panels"]:
             assert panel["datasource"]["uid"] == "${datasource}"
+            assert panel["title"]
+            assert panel["description"].endswith(".") or "`" in panel["description"], panel["title"]
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+            assert {x["datasource"]["uid"] for x in panel["targets"]} == {"${datasource}"}
             place = panel["gridPos"]
             assert place["x"] + place["w"] <= 24
 

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from controller.export.records import as_dict, csv_rows
 from controller.placement.keys import MAP
+from gpuwarden.dead_letter_files import Request, request_text
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.model import Failure
 from tests.builders.admission_reviews import review_json
 from tests.builders.admitted_pods import UUIDS, container, new_pod, variable
 from tests.builders.evidence import Scene
+from tests.builders.exported import record
 from tests.builders.fleet_views import hash_of
 from tests.builders.inventory import gpu, gpu_uuid, inventory, lost_gpu, mig_device
 from tests.builders.pods import pod_json
@@ -65,6 +68,7 @@ _REVIEWS: Final = {
         old=new_pod(ephemeralContainers=[container("old")]),
     ),
 }
+_RECORDS: Final = (record(0), record(1, 7, product='"H100", 80 GB', chassis="unknown"))
 _SETTINGS: Final = {
     "controller": "ControllerConfig\ntrustDomain: example.org\ncluster: lab\n"
     "workloadApi: unix:///run/spire.sock\nattestation: {interval: 10s, lease: 1m}\n"
@@ -100,8 +104,18 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     yield "extender/seed-victims", json.dumps(victims(urgent, n1=["u1", "u2"], n2=["u3"])).encode()
     for name, review in _REVIEWS.items():
         yield f"admission/seed-{name}", json.dumps(review).encode()
+    yield "records/seed-csv", csv_rows(_RECORDS)
+    yield "records/seed-letters", _letters()
+    yield "records/seed-request", request_text(Request("uid 0", "INC 88")).encode()
     for name, text in _SETTINGS.items():
         yield f"configuration/seed-{name}", (_HEAD + text).encode()
+
+
+def _letters() -> bytes:
+    """A dead-letter file: records with the reason."""
+    failed = {"reason": "HTTP 503", "failed": "2026-11-29T11:45:01Z"}
+    lines = [json.dumps({**as_dict(x), **failed}, separators=(",", ":")) for x in _RECORDS]
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _full() -> object:

@@ -23,6 +23,7 @@ from controller.admission.review import (
     encode_answer,
     encode_patch,
 )
+from controller.export.records import RecordTextError, csv_rows, ndjson, read_csv, read_ndjson
 from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
 from controller.placement.keys import RequirementRules
 from controller.placement.pod import PodDecodeError
@@ -35,6 +36,7 @@ from controller.web.scheduler_messages import (
     decode_preemption_args,
     encode_preemption_result,
 )
+from gpuwarden.dead_letter_files import read_request, request_text
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import NoDocumentError, attestation_hash, class_document
 from gpuwarden.evidence.class_document import decode_class_document as read_class
@@ -277,6 +279,19 @@ def _applies_once(handler: AdmissionHandler, request: AdmissionRequest, verdict:
     assert not _decided(handler, again).patch
 
 
+def records(data: bytes) -> None:
+    """What exporters read back: dead letters and objects of S3, and a request to replay."""
+    for read, written in ((read_ndjson, ndjson), (read_csv, csv_rows)):
+        try:
+            found = read(data)
+        except RecordTextError as error:
+            _is_one_line(error)
+        else:
+            assert read(written(found)) == found
+    request = read_request(data)
+    assert read_request(request_text(request).encode()) == request
+
+
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
-    {x.__name__: x for x in (evidence, envelope, extender, configuration, admission)}
+    {x.__name__: x for x in (evidence, envelope, extender, configuration, admission, records)}
 )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from controller.export.records import read_csv, read_ndjson
 from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
 from controller.placement.keys import RequirementRules
 from controller.placement.requirements import Requirements, parse_requirements
@@ -32,6 +33,7 @@ RUNS = {
     "extender": 2000,
     "configuration": 700,
     "admission": 1500,
+    "records": 2000,
 }
 """A few seconds each. Without atheris Hypothesis makes a tenth of it, without its guidance."""
 TOKENS = (b"", b"\x00", b"\xff", b"\xc3", b"\\ud800", b'"', b"{", b"[" * 40, b"null", b"1e9", b"-0")
@@ -87,6 +89,8 @@ def test_seeds_lead_past_the_first_check() -> None:
         assert isinstance(appraised(_seed(f"evidence/seed-{name}"), kind), FailureNoticeAccepted)
     pod = decode_args(_seed("extender/seed-selector")).pod
     assert isinstance(parse_requirements(pod, RequirementRules()), Requirements)
+    assert len(read_ndjson(_seed("records/seed-letters"))) == 2
+    assert len(read_csv(_seed("records/seed-csv"))) == 2
     decode_policy(_seed("configuration/seed-policy"))
     load(CONTROLLER, Inputs(file=("c", _seed("configuration/seed-controller"))))
     load(AGENT, Inputs(file=("c", _seed("configuration/seed-agent"))))

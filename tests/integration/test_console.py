@@ -325,6 +325,32 @@ async def test_an_old_browser_says_its_origin(world: ApiWorld) -> None:
     assert (await page(world, PATH, form=REASON, headers=origin))[0] == 303
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "",
+        "http://localhost:{}",
+        "https://localhost",
+        "https://localhost:{}/",
+        "https://localhost:{}.evil.example",
+        "https://jane@localhost:{}",
+        "https://localhost:{}\N{LATIN SMALL LETTER Y WITH DIAERESIS}",
+        "https://localhost:{}, https://evil.example",
+    ],
+)
+async def test_an_origin_that_is_not_just_ours_does_nothing(world: ApiWorld, origin: str) -> None:
+    headers = {"Origin": origin.format(world.port)}
+    assert (await page(world, PATH, form=REASON, headers=headers))[0] == 403
+    assert world.operators.acts == []
+
+
+async def test_what_is_no_form_does_nothing(world: ApiWorld) -> None:
+    """Another origin may send other types only after a preflight, which nobody answers."""
+    headers = {**OURS, "Content-Type": "text/plain"}
+    assert (await page(world, PATH, form=REASON, headers=headers))[0] == 415
+    assert world.operators.acts == []
+
+
 async def test_acts_are_for_operators(world: ApiWorld) -> None:
     world.rights.discard(("jane", OPERATE))
     _, text, _ = await page(world, "/ui/nodes/gpu-1")

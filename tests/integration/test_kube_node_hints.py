@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller.admission.mutation import hint
 from controller.admission.pod import AdmittedPod
@@ -44,7 +45,7 @@ class Around:
     not_ready: str | None = None
     leads: bool = True
     now_ns: int = 0
-    fresh_until_ns: int = 10
+    fresh_until_ns: int = 10_000_000_000
 
     def hints(self, api: ApiClient) -> NodeHints:
         def passing(_pod: AdmittedPod) -> Iterable[str]:
@@ -109,7 +110,7 @@ async def test_it_goes_on_by_itself(server: FakeApiServer, hints: NodeHints) -> 
 
 
 @pytest.mark.parametrize(
-    "change", [{"leads": False}, {"not_ready": "first round"}, {"now_ns": 10}], ids=str
+    "change", [{"leads": False}, {"not_ready": "first round"}, {"now_ns": 10_000_000_000}], ids=str
 )
 async def test_nothing_is_written(
     server: FakeApiServer, hints: NodeHints, around: Around, change: dict[str, Any]
@@ -127,11 +128,15 @@ async def test_few_nodes_at_a_time(server: FakeApiServer, hints: NodeHints, arou
     assert len(server.requests) == MOST_CHANGES  # of nodes that are gone by now
 
 
-async def test_after_a_failure_it_is_tried_at_the_next_look(
-    server: FakeApiServer, hints: NodeHints
+async def test_a_node_that_is_refused_holds_up_no_other_and_is_tried_again(
+    server: FakeApiServer, hints: NodeHints, around: Around
 ) -> None:
-    server.fail_next(503)
-    await hints.reconcile()
-    assert len(server.requests) == 1
-    await hints.reconcile()
+    server.forbidden.add("patch /api/v1/nodes/b")
+    with capture_logs() as logs:
+        await hints.reconcile()
+    assert [(x["event"], x["node"]) for x in logs] == [("kube.hint.failed", "b")]
     assert KEY in labels(server, "a")
+    server.forbidden.clear()
+    around.now_ns = 2_000_000_000
+    await hints.reconcile()
+    assert labels(server, "b") == {"theirs": "kept"}

@@ -76,5 +76,5 @@ async def test_a_pod_that_waits_for_a_label_has_an_event_that_says_why(
             return next((x for x in events if x["regarding"]["name"] == "late"), None)
 
         event = await eventually(told, "the pod has its Event")
-    assert event["note"].startswith("gpuwarden: GPU_BUSY 1 of 1 nodes (")
+    assert event["note"].startswith("gpuwarden: GPU_BUSY 1 of 1 node (")
     assert event["note"].endswith(": needs 1 GPU, node has 3, 0 free)")

@@ -111,6 +111,24 @@ async def test_unreserved_use_is_reported_once(cluster: FakeCluster) -> None:
         assert cluster.api.objects.all("gpureservations") == {}
 
 
+async def test_unreserved_use_has_its_begin_from_before_a_restart(cluster: FakeCluster) -> None:
+    settings = {"policy__file": policy(cluster.folder, POLICY)}
+    gauge = 'gpuwarden_gpu_use_faults{kind="unreserved_use"}'
+    async with cluster.live(**settings) as here:
+        here.agent.allocations = (allocation("plain", GPUS[0], "team-b"),)
+        await here.controller.metric_is(gauge, 1)
+    async with cluster.live(**settings) as here:
+        here.agent.allocations = (allocation("plain", GPUS[0], "team-b"),)
+        await here.controller.metric_is(gauge, 1)
+        here.agent.allocations = (allocation("other", "pool/nic-0"),)
+        await here.controller.metric_is(gauge, 0)
+    (begun,) = (x for x in here.controller.records() if x["kind"] == "reservation.unreserved")
+    (ended,) = (x for x in here.controller.records() if x["kind"] == "use.ended")
+    assert ended["decision"] == "unreserved_use"
+    assert (ended["subject"], ended["refs"]) == (begun["subject"], begun["refs"])
+    assert int(begun["refs"]["sinceMs"]) > 0
+
+
 async def test_a_pod_with_a_gpu_that_it_did_not_ask_for_is_evicted_where_the_policy_says_so(
     cluster: FakeCluster,
 ) -> None:

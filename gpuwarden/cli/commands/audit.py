@@ -37,6 +37,7 @@ from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import Output
 from gpuwarden.cli.output import STRUCTURED, Format, printed, structured
 from gpuwarden.cli.terminal import STANDARD_INPUT, facts, shown
+from gpuwarden.counted import counted
 from gpuwarden.regular_file import NotRegularError, open_to_read
 
 _MAX_KEY: Final = 16 * 1024
@@ -150,7 +151,8 @@ def consistency(old: str, new: str, *paths: Path, output: Output = Format.TABLE)
         raise CliError(ExitCode.FINDING, shown(str(error))) from None
     for asked, head in ((before, proof.old), (after, proof.new)):
         if asked.root not in {b"", head.root}:
-            text = f"the checkpoint of {head.size} records is not of this log: its root differs"
+            records = counted(head.size, "record")
+            text = f"the checkpoint of {records} is not of this log: its root differs"
             raise CliError(ExitCode.FINDING, text)
     plain = {
         "log": found.found.origin,
@@ -242,10 +244,14 @@ def _proof_text(plain: dict[str, Any], output: Format) -> str:
     if output in STRUCTURED:
         return structured(plain, output)
     lines = {
-        name: f"{value['size']} records, root {value['root']}" if isinstance(value, dict) else value
+        name: f"{counted(value['size'], 'record')}, root {value['root']}"
+        if isinstance(value, dict)
+        else value
         for name, value in plain.items()
     }
-    lines["proof"] = f"{len(plain['proof'])} hashes, verified; -o json gives them"
+    count = len(plain["proof"])
+    hashes = "1 hash" if count == 1 else f"{count} hashes"
+    lines["proof"] = f"{hashes}, verified; -o json gives them"
     if "checkpoint" in plain:
         lines["checkpoint"] = " ".join(plain["checkpoint"].split("\n")[:3])
     return _for_people(lines)
@@ -269,7 +275,7 @@ def _outcome(report: Report) -> dict[str, Any]:
             "first": result.first_seq,
             "head": str(result.head),
             **_certified(result.tree),
-            "torn": f"{result.torn_bytes} bytes of an unfinished line at the end"
+            "torn": f"{counted(result.torn_bytes, 'byte')} of an unfinished line at the end"
             if result.torn_bytes
             else None,
             "appended": str(result.order.appended) or None,

@@ -23,6 +23,7 @@ from gpuwarden.cli.terminal import (
     short_uuid,
     shown,
 )
+from gpuwarden.counted import counted
 from gpuwarden.reason_texts import EXPLANATIONS, Explanation
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -135,7 +136,7 @@ def _node_lines(found: pb.ExplainNodeResponse) -> str:
     proven = (
         node.level,
         f"class {short_hash(node.attestation_hash)}" if node.attestation_hash else "",
-        f"{node.gpu_count} GPUs" if node.accepted_at else "",
+        counted(node.gpu_count, "GPU") if node.accepted_at else "",
         f"mode {node.mode}",
         seen,
     )

@@ -16,6 +16,7 @@ from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.terminal import Column, shown, table
+from gpuwarden.counted import counted
 from gpuwarden.dead_letter_files import (
     EXPORTERS,
     LETTERS,
@@ -99,7 +100,7 @@ def replay(exporter: Exporter, *, reason: str, folder: Path = _FOLDER) -> None:
         new.replace(path)
     except OSError as error:
         raise unreadable(error) from None
-    sys.stdout.write(f"export/{exporter} replay requested: {count} records\n")
+    sys.stdout.write(f"export/{exporter} replay requested: {counted(count, 'record')}\n")
 
 
 def _replay(folder: Path, exporter: str) -> str:

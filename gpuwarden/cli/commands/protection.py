@@ -9,6 +9,7 @@ from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, plain, printed
 from gpuwarden.cli.screen import on_screen
 from gpuwarden.cli.terminal import Column
+from gpuwarden.counted import counted
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
 EVICTED: Final[tuple[Column[pb.EvictedPod], ...]] = (
@@ -35,7 +36,7 @@ def check(
 
     """
     nodes, found = ask(connection, lambda client: client.evicted(node))
-    none = f"No pod of {nodes} {'node' if nodes == 1 else 'nodes'} would be evicted.\n"
+    none = f"No pod of {counted(nodes, 'node')} would be evicted.\n"
     text = printed(
         {"nodes": nodes, "pods": [plain(x) for x in found]},
         output,

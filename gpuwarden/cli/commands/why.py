@@ -9,6 +9,7 @@ from gpuwarden.cli.exit_codes import ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.terminal import joined, paragraph
+from gpuwarden.counted import counted
 from gpuwarden.reason_texts import EXPLANATIONS
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import placement_pb2 as pb
@@ -68,13 +69,15 @@ def _waiting(found: pb.ExplainPodResponse) -> tuple[str, str]:
         return f"is refused: {found.code} {found.detail}", found.code
     if found.passing:
         some = f" ({joined(found.passing_nodes)})" if found.passing_nodes else ""
-        return f"waits for its scheduler: {found.passing} nodes would pass now{some}", ""
+        return f"waits for its scheduler: {counted(found.passing, 'node')} would pass now{some}", ""
     if not found.rejections:
         return "waits: there is no node to look at", ""
     most = found.rejections[0]
     total = sum(x.count for x in found.rejections)
     example = f", for example {most.nodes[0]}: {most.detail}" if most.nodes else ""
-    return f"waits: {most.count} of {total} nodes reject it with {most.code}{example}", most.code
+    reject = "rejects" if most.count == 1 else "reject"
+    some = f"{most.count} of {counted(total, 'node')} {reject} it"
+    return f"waits: {some} with {most.code}{example}", most.code
 
 
 def fix_of(code: str, found: pb.ExplainPodResponse) -> str:

@@ -527,7 +527,7 @@ def test_filter_asks_the_same_about_turn_and_quota() -> None:
     view = binding_view(quota=2, records=(held(GPUS[0]),))
     assert held_back(view, "team-a", UID, 1) is None
     over = held_back(view, "team-a", UID, 2)
-    assert over == Refusal(ReasonCode.QUOTA_EXCEEDED, "the namespace holds 1 GPUs and may hold 2")
+    assert over == Refusal(ReasonCode.QUOTA_EXCEEDED, "the namespace holds 1 GPU and may hold 2")
     assert over == refused(
         decided(pod=stored(env_pod({"gpuwarden.dev/gpu-count": "2"})), view=view)
     )
@@ -545,7 +545,7 @@ def test_what_a_pod_has_attempted_already_is_no_more_than_before() -> None:
     reserve(decided(view=lowered))
     more = held_back(lowered, "team-a", UID, 2)
     assert more is not None
-    assert more.detail == "the namespace holds 1 GPUs and may hold 1"
+    assert more.detail == "the namespace holds 1 GPU and may hold 1"
     confirmed = held(GPUS[1], UID)
     holders = (replace(confirmed.holders[0], state=HolderState.CONFIRMED),)
     bound = binding_view(quota=1, records=(replace(confirmed, holders=holders),))

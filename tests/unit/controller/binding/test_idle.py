@@ -258,7 +258,9 @@ def test_what_was_told_before_a_restart_stands_at_once_with_its_time() -> None:
     watch = IdleWatch()
     watch.remember(Remembered({"team-a": Account(9, 5)}, {KEY: 7}, "2026-01-01T00:00:00.000Z"))
     watched = Watched(watch)
-    assert watched.reports(held("GPU-a")) == IdleChanges()
+    changes = watched.reports(held("GPU-a"))
+    assert changes == IdleChanges(resumed=watch.standing())
+    assert changes
     assert [x.since_wall_ns for x in watch.standing()] == [7]
     assert watched.account == Account(9, 5)
     assert watch.accounted_since == "2026-01-01T00:00:00.000Z"
@@ -270,8 +272,9 @@ def test_what_was_told_before_a_restart_and_is_used_now_has_ended() -> None:
     watch = IdleWatch()
     watch.remember(Remembered({}, {KEY: 7}))
     watched = Watched(watch)
-    (ended,) = watched.reports(held("GPU-a"), {"GPU-a": {"uid-0"}}).ended
-    assert (ended.holding.gpu, ended.since_wall_ns) == ("GPU-a", 7)
+    changes = watched.reports(held("GPU-a"), {"GPU-a": {"uid-0"}})
+    (ended,) = changes.ended
+    assert (ended.holding.gpu, ended.since_wall_ns, changes.resumed) == ("GPU-a", 7, ())
     assert watched.reports(held("GPU-a")) == IdleChanges()
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from controller.binding.use import allocation_record
+from controller.binding.use_records import allocation_record
 from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.ledger.release import DriftKind, GivenGpu
 from controller.ledger.restore import Grants

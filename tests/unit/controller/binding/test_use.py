@@ -8,27 +8,23 @@ from controller.binding.reconciliation import AbsentNodes
 from controller.binding.request import BoundPod
 from controller.binding.use import (
     Evictions,
+    FaultChanges,
     FaultWatch,
     LedgerUse,
     UseCase,
     UseFault,
     UseFaultKind,
     UseReports,
-    allocation_record,
-    eviction_record,
-    fault_record,
     use_faults,
 )
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.record import GpuRecord, Holder, HolderState, Origin, PodRef
-from controller.ledger.release import GivenDevice, GivenGpu, NodeGone, UseReport
+from controller.ledger.release import GivenDevice, NodeGone, UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.placement.snapshot import DeviceUse
 from controller.policy import NodeMode
-from controller.record import Record
-from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.fleet_views import (
     LEASE_NS,
@@ -329,6 +325,72 @@ def test_nodes_have_nothing_to_do_with_each_other() -> None:
     assert watch.reported("gpu-2", [ONE]).begun == ()
 
 
+LOGGED = replace(ONE, since_wall_ns=7)
+LATER = replace(ONE, pod=replace(ref(), owner="uid-of-the-owner"), since_wall_ns=9 * S)
+
+
+def test_what_a_restart_finds_as_it_was_goes_on_and_is_not_told_again() -> None:
+    watch = FaultWatch()
+    watch.remember([LOGGED])
+    assert list(watch.standing()) == []
+    changes = watch.reported(NODE, [LATER, TWO])
+    assert changes == FaultChanges((), (), (LATER,))
+    (standing,) = watch.standing()
+    assert (standing, standing.since_wall_ns) == (LATER, 7)
+    assert watch.counts() == {UseFaultKind.UNRESERVED_USE: 1}
+    assert watch.reported(NODE, [TWO]).ended == (LATER,)
+    watch.reported(NODE, [LATER])
+    watch.reported(NODE, [LATER])
+    assert [x.since_wall_ns for x in watch.standing()] == [9 * S]
+
+
+def test_what_a_restart_does_not_find_any_more_is_over() -> None:
+    watch = FaultWatch()
+    watch.remember([LOGGED])
+    assert watch.reported("gpu-2", []).ended == ()
+    (ended,) = watch.reported(NODE, [TWO]).ended
+    assert (ended, ended.since_wall_ns) == (ONE, 7)
+    assert watch.counts() == {}
+    assert watch.reported(NODE, [ONE]).begun == ()
+
+
+def test_a_first_report_that_could_not_read_everything_ends_nothing_from_before() -> None:
+    watch = FaultWatch()
+    watch.remember([LOGGED])
+    assert watch.reported(NODE, [TWO], whole=False).ended == ()
+    watch.reported(NODE, [LATER])
+    assert [x.since_wall_ns for x in watch.standing()] == [7]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(LATER, kind=UseFaultKind.TAKEN_GPU),
+        replace(LATER, gpu="GPU-b"),
+        replace(LATER, pod=PodRef("team-b", "train-0", "uid-train-0")),
+        replace(LATER, pod=PodRef("team-a", "train-1", "uid-train-0")),
+        replace(LATER, pod=PodRef("team-a", "train-0", "uid-new")),
+        replace(LATER, pod=None, owner="uid-9"),
+    ],
+)
+def test_something_else_has_its_own_begin(other: UseFault) -> None:
+    watch = FaultWatch()
+    watch.remember([LOGGED])
+    assert watch.reported(NODE, [other]).ended == (ONE,)
+    assert watch.reported(NODE, [other]).begun == (other,)
+    assert [x.since_wall_ns for x in watch.standing()] == [9 * S]
+
+
+def test_of_processes_without_a_pod_the_uid_tells_which() -> None:
+    watch = FaultWatch()
+    watch.remember([replace(NOBODY, owner="uid-9", since_wall_ns=7)])
+    changes = watch.reported(NODE, [replace(NOBODY, owner="uid-9"), NOBODY])
+    assert changes == FaultChanges((), (), (replace(NOBODY, owner="uid-9"),))
+    assert changes
+    assert not watch.reported(NODE, [replace(NOBODY, owner="uid-9")])
+    assert [(x.owner, x.since_wall_ns) for x in watch.standing()] == [("uid-9", 7)]
+
+
 def test_of_one_node_not_all_is_remembered() -> None:
     watch = FaultWatch()
     many = [UseFault(UseFaultKind.UNRESERVED_USE, NODE, f"GPU-{n}", None) for n in range(1000)]
@@ -565,90 +627,6 @@ def test_a_node_is_gone_while_a_fresh_copy_lacks_it() -> None:
     assert absent.gone("gpu-1") is None
 
 
-# --- What the audit log gets to hold of it
-
-UNNAMED = PodRef("team-a", None, "uid-0")
-LONG = "n" * 300
-CUT = "n" * 253
-DIGEST = "e" * 64
-
-
-def test_the_record_of_an_allocation() -> None:
-    found = allocation_record(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x", DIGEST)
-    assert found == Record(
-        RecordKind.RESERVATION_ALLOCATED,
-        "controller",
-        "pod/team-a/train-0",
-        "settled",
-        refs={
-            "uid": "uid-train-0",
-            "node": NODE,
-            "reservation": "v1.k.x",
-            "gpus": ["GPU-a"],
-            "evidence": DIGEST,
-        },
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "recorded", "decision"),
-    [
-        (K.OTHER_GPU, RecordKind.RESERVATION_MISMATCH, "other_gpu"),
-        (K.UNFIT_GPU, RecordKind.RESERVATION_MISMATCH, "unfit_gpu"),
-        (K.TAKEN_GPU, RecordKind.RESERVATION_MISMATCH, "taken_gpu"),
-        (K.SLICED_GPU, RecordKind.RESERVATION_MISMATCH, "sliced_gpu"),
-        (K.GONE_GPU, RecordKind.RESERVATION_MISMATCH, "gone_gpu"),
-        (K.UNRESERVED, RecordKind.RESERVATION_MISMATCH, "unreserved"),
-        (K.UNRESERVED_USE, RecordKind.RESERVATION_UNRESERVED, "unreserved_use"),
-    ],
-)
-def test_the_record_of_each_kind_of_disagreement(
-    kind: UseFaultKind, recorded: RecordKind, decision: str
-) -> None:
-    assert fault_record(fault(kind)) == Record(
-        recorded,
-        "controller",
-        "pod/team-a/train-0",
-        decision,
-        refs={"uid": "uid-train-0", "node": NODE, "gpus": ["GPU-a"]},
-    )
-
-
-def test_the_record_of_a_process_without_a_known_pod_is_about_the_node() -> None:
-    nobody = fault_record(NOBODY)
-    assert (nobody.subject, nobody.refs["uid"]) == (f"node/{NODE}", "")
-    unknown = fault_record(replace(NOBODY, owner="uid-9"))
-    assert (unknown.subject, unknown.refs["uid"]) == (f"node/{NODE}", "uid-9")
-
-
-def test_a_disagreement_about_no_gpu_names_none() -> None:
-    assert fault_record(fault(K.UNRESERVED, gpu="")).refs["gpus"] == []
-
-
-@pytest.mark.parametrize(("error", "decision"), [("", "evicted"), ("429: budget", "failed")])
-def test_the_record_of_an_eviction(error: str, decision: str) -> None:
-    assert eviction_record(ref(), error) == Record(
-        RecordKind.RESERVATION_EVICTED,
-        "controller",
-        "pod/team-a/train-0",
-        decision,
-        refs={"uid": "uid-train-0", "cause": error},
-    )
-
-
-def test_a_pod_without_a_name_is_a_dash() -> None:
-    assert eviction_record(UNNAMED, "").subject == "pod/team-a/-"
-
-
-def test_what_others_can_make_long_is_cut() -> None:
-    long = PodRef(LONG, LONG, "uid-0")
-    allocated = allocation_record(GivenGpu(long, LONG, "GPU-a"), "v1.k.x", DIGEST)
-    assert (allocated.subject, allocated.refs["node"]) == (f"pod/{CUT}/{CUT}", CUT)
-    unknown = fault_record(replace(NOBODY, node=LONG))
-    assert (unknown.subject, unknown.refs["node"]) == (f"node/{CUT}", CUT)
-    assert eviction_record(long, LONG).refs["cause"] == CUT
-
-
 # --- Who holds the GPU that is used
 
 
@@ -680,14 +658,6 @@ def test_a_pod_that_is_not_there_yet_is_no_victim(pod: PodRef) -> None:
     unborn = held(name="train-1")
     record = replace(unborn, holders=(replace(unborn.holders[0], pod=pod),))
     assert victims(users={"GPU-a": {"uid-9"}}, records=(record,)) == {()}
-
-
-def test_the_record_of_unreserved_use_names_who_holds_the_gpu() -> None:
-    fault = UseFault(UseFaultKind.UNRESERVED_USE, NODE, "GPU-a", None, "uid-9")
-    assert "heldBy" not in fault_record(fault).refs
-    many = tuple(PodRef("team-a", f"train-{x}", f"uid-{x}") for x in range(9))
-    refs = fault_record(replace(fault, victims=many)).refs
-    assert refs["heldBy"] == [f"pod/team-a/train-{x}" for x in range(4)]
 
 
 def test_it_is_the_same_use_whoever_holds_the_gpu() -> None:

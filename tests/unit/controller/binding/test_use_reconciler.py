@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from controller.binding.idle import Account, IdleChanges, Remembered
-from controller.binding.use import FaultChanges, UseFaultKind, UseReports
+from controller.binding.use import FaultChanges, UseFault, UseFaultKind, UseReports
 from controller.binding.use_reconciler import UseReconciler
+from controller.binding.use_records import RememberedUse
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import HolderState, PodRef
 from controller.ledger.release import GivenGpu
@@ -85,7 +86,7 @@ class World:
         self.evictor = Evictor()
         self.woken: list[str] = []
         self.firm = self.evicts = self.fits = True
-        self.remembered = Remembered()
+        self.remembered = RememberedUse()
         self.log_is_broken = False
 
     def replica(
@@ -111,7 +112,7 @@ class World:
         )
         return reconciler, sink
 
-    async def recall(self) -> Remembered:
+    async def recall(self) -> RememberedUse:
         if self.log_is_broken:
             raise OSError("no log")
         return self.remembered
@@ -405,14 +406,26 @@ async def test_accounts_are_told_now_and_then_and_at_the_end() -> None:
 async def test_what_the_log_remembers_goes_on() -> None:
     world = World()
     key = ("gpu-a", holder().reservation)
-    world.remembered = Remembered({"team-b": Account(5, 4)}, {key: 77}, "2026-01-01T00:00:00Z")
+    before = Remembered({"team-b": Account(5, 4)}, {key: 77}, "2026-01-01T00:00:00Z")
+    world.remembered = RememberedUse(before)
     use_reconciler, sink = world.replica()
     await reserved(world)
     await idle_for(world, use_reconciler, 1)
     now = use_reconciler.now()
     assert [x.since_wall_ns for x in now.idle] == [77]
-    assert sink.idle == []
+    assert (sink.idle, sink.idle_count) == ([], 1)
     assert (now.accounts, now.since) == ({"team-b": Account(5, 4)}, "2026-01-01T00:00:00Z")
+
+
+async def test_what_the_log_remembers_of_faults_goes_on() -> None:
+    world = World()
+    old = UseFault(UseFaultKind.UNRESERVED_USE, NODE, "GPU-a", None, "uid-x", since_wall_ns=77)
+    world.remembered = RememberedUse(faults=(old,))
+    use_reconciler, sink = world.replica()
+    world.says(users={"GPU-a": {"uid-x"}}, mode=NodeMode.ENV)
+    await use_reconciler.round()
+    assert [(x, x.since_wall_ns) for x in use_reconciler.now().faults] == [(old, 77)]
+    assert (sink.begun, sink.counts) == ([], {UseFaultKind.UNRESERVED_USE: 1})
 
 
 async def test_without_a_readable_log_it_begins_anew() -> None:

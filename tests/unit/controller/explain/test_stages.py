@@ -155,7 +155,7 @@ def test_what_is_special_about_a_reservation_is_said() -> None:
     mine = replace(held().holders[0], restored=True)
     shared = replace(held(), holders=(mine, holder(GPU)), share=SHARE)
     lines = stage(StageName.RESERVED, pod_document(), shared).findings
-    assert "shared with 1 others under gpu-1:0" in lines
+    assert "shared with 1 other under gpu-1:0" in lines
     assert any(x.startswith("the ledger had lost it") for x in lines)
 
 

@@ -297,7 +297,7 @@ async def test_without_documents_nothing_is_sent(tmp_path: Path) -> None:
     replica.note(*FLEET)
     await replica.delivery.round()
     assert replica.exporter.batches == []
-    assert "the API server is down; 6 records wait" in (replica.delivery.warning() or "")
+    assert "the API server is down; 6 records waiting" in (replica.delivery.warning() or "")
     documents.is_down = False
     replica.clock.advance(30)
     await replica.delivery.round()
@@ -331,7 +331,7 @@ async def test_health_is_remembered_until_it_changes(tmp_path: Path) -> None:
     await replica.delivery.round()
     replica.clock.advance(12)
     assert replica.delivery.warning() == (
-        "export: postgres for 12 s: connection refused; 0 records wait"
+        "export: postgres for 12 s: connection refused; 0 records waiting"
     )
     assert replica.value("gpuwarden_export_healthy") == 0
     replica.clock.advance(60)

@@ -11,6 +11,7 @@ from controller.export.records import (
     COLUMNS,
     ExportRecord,
     RecordTextError,
+    as_dict,
     batch_digest,
     csv_rows,
     facts_of,
@@ -177,11 +178,35 @@ def test_another_text_is_no_record(line: str) -> None:
         read_json(line)
 
 
-@pytest.mark.parametrize("change", ["true", '"x"', "null", "1.5"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "true",
+        '"x"',
+        "null",
+        "1.5",
+        "0",
+        "-1",
+        str(1 << 63),
+        f'"{"9" * 5000}"',
+        '"\N{ARABIC-INDIC DIGIT ONE}"',
+    ],
+)
 def test_the_number_of_a_change_is_a_number(change: str) -> None:
     text = ndjson((record(0),)).decode().replace('"change":1', f'"change":{change}')
     with pytest.raises(RecordTextError, match="change of a record"):
         read_ndjson(text.encode())
+
+
+def test_the_largest_number_of_a_change_is_what_postgres_takes() -> None:
+    largest = (record(0, (1 << 63) - 1),)
+    assert read_ndjson(ndjson(largest)) == read_csv(csv_rows(largest)) == largest
+
+
+def test_a_text_that_could_not_be_written_again_is_no_record() -> None:
+    line = json.dumps({**as_dict(record(0)), "product": "\ud800"})
+    with pytest.raises(RecordTextError, match="product of a record"):
+        read_json(line)
 
 
 @pytest.mark.parametrize("data", [b"a,b\n", b"\n", b'"'])

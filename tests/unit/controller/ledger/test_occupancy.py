@@ -334,7 +334,7 @@ class TestHistory:
         (replace(FIRM, log_replayed=False), "audit log"),
         (replace(FIRM, ledger_read_ns=99), "being read"),
         (replace(FIRM, pods_read_ns=None), "being read"),
-        (replace(FIRM, unrecorded=frozenset({"a", "b"})), "2 nodes wait"),
+        (replace(FIRM, unrecorded=frozenset({"a", "b"})), "missing for 2 nodes"),
     ],
 )
 def test_people_are_reported_what_grants_wait_for(

@@ -1,5 +1,6 @@
 """All memories come from one log on disk; what cannot be read is told once."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import structlog
 from controller.audit.sealing import LogIdentity, Sealer
 from controller.binding.idle import Account, Holding, IdleGpu, account_record, idle_record
 from controller.binding.records import held_record
+from controller.binding.use import UseFault, UseFaultKind
+from controller.binding.use_records import fault_record
 from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
 from controller.ledger.record import PodRef
@@ -23,6 +26,10 @@ DENIAL = QuarantineEntry("NODE_DENIED", "smells", "me", 7)
 IDLE = IdleGpu(
     Holding("GPU-a", "gpu-1", PodRef("team-a", "a", "uid-a"), "v1.k.x"), since_wall_ns=5_000_000
 )
+FAULT = UseFault(
+    UseFaultKind.OTHER_GPU, "gpu-1", "GPU-a", IDLE.holding.pod, since_wall_ns=5_000_000
+)
+OVER = replace(FAULT, kind=UseFaultKind.UNRESERVED_USE)
 GRANT = LoggedGrant(
     "GPU-a", "gpu-1", "v1.k.x", PodRef("team-a", "a", "uid-a"), ("GPU-a",), bound=True
 )
@@ -36,6 +43,9 @@ async def test_denials_and_reservations(tmp_path: Path) -> None:
         held_record(GRANT),
         idle_record(IDLE, ended=False),
         account_record("team-a", Account(7_000_000, 3_000_000)),
+        fault_record(FAULT),
+        fault_record(OVER),
+        fault_record(OVER, ended=True),
     ):
         sealed = sealer.seal(record, 0, head)
         head = sealed.head
@@ -45,8 +55,9 @@ async def test_denials_and_reservations(tmp_path: Path) -> None:
     assert await log_replay.denials() == {"gpu-1": DENIAL}
     assert await log_replay.grants() == {("gpu-a", "v1.k.x"): GRANT}
     use = await log_replay.use()
-    assert use.accounts == {"team-a": Account(7_000_000, 3_000_000)}
-    assert use.idle == {("gpu-a", "v1.k.x"): 5_000_000}
+    assert use.idle.accounts == {"team-a": Account(7_000_000, 3_000_000)}
+    assert use.idle.idle == {("gpu-a", "v1.k.x"): 5_000_000}
+    assert use.faults == (FAULT,)
 
 
 async def test_a_new_log_knows_nothing(tmp_path: Path) -> None:

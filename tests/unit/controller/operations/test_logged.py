@@ -13,7 +13,7 @@ from controller.binding.records import (
     reservation_record,
     restored_record,
 )
-from controller.binding.use import allocation_record
+from controller.binding.use_records import allocation_record
 from controller.fleet.enrollment import AUTOMATIC, Candidate, QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
 from controller.ledger.record import HolderState, PodRef

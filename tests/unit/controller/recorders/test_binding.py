@@ -321,10 +321,12 @@ def test_disagreements() -> None:
     assert told.metric("gpu_use_faults", kind="other_gpu") == 0
 
 
-def test_their_end_is_no_record() -> None:
+def test_their_end_is_a_record_and_no_event() -> None:
     told = UseTold()
     told.recorder.compared(FaultChanges((), (ANOTHER_GPU,)), {})
-    assert (told.audit.noted, told.heard) == ([], [])
+    (found,) = told.audit.noted
+    assert (found.kind, found.decision) == (RecordKind.USE_ENDED, "other_gpu")
+    assert told.heard == []
     assert told.metric("gpu_use_faults", kind="other_gpu") == 0
 
 

@@ -143,6 +143,13 @@ def test_without_a_ledger_no_use_is_told() -> None:
     assert samples("gpuwarden_gpu_use", fleet_of(node_view("n")), None) == {}
 
 
+def test_a_ledger_that_is_too_old_shows_no_gpu_as_free() -> None:
+    old = LedgerSnapshot.of((), fresh_until_ns=NOW)
+    fleet = with_gpu()
+    assert samples("gpuwarden_gpu_use", fleet, old) == {}
+    assert on(samples("gpuwarden_gpu_use", fleet, old, NOW - 1)) == {gpu_view().uuid: "free"}
+
+
 @pytest.mark.parametrize("names", [("old", "new"), ("new", "old")])
 def test_a_gpu_that_has_moved_is_shown_where_it_is(names: tuple[str, str]) -> None:
     views = {

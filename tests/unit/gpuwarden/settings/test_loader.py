@@ -211,7 +211,7 @@ def test_every_finding_comes_at_once() -> None:
         ("admission: {hostPaths: [//data]}\n", "admission.hostPaths"),
         ("admission: {hostPaths: [/data/]}\n", "admission.hostPaths"),
         ("admission: {hostPaths: [/data/../etc]}\n", "admission.hostPaths"),
-        ("staticHashes: {n: a}\n", "staticHashes (file c.yaml, line 6): got 1 nodes; expected --insecure-static-hashes"),
+        ("staticHashes: {n: a}\n", "staticHashes (file c.yaml, line 6): got 1 node; expected --insecure-static-hashes"),
         ("listen: {ops: ':9443'}\n", "listen.ops (file c.yaml, line 6): got :9443; expected another port than listen.agents"),
         ("listen: {extender: '127.0.0.1:9090'}\n", "got :9090; expected another port than listen.extender"),
     ],

@@ -214,6 +214,12 @@ def test_why_names_what_rejects_most_nodes_and_the_fix(ask: Cli, fleet: FakeFlee
     ("changes", "code", "said"),
     [
         ({"passing": 2, "passing_nodes": ["gpu-1"]}, 0, "waits for its scheduler: 2 nodes would"),
+        ({"passing": 1, "passing_nodes": []}, 0, "waits for its scheduler: 1 node would pass"),
+        (
+            {"rejections": [place.Rejection(code="GPU_BUSY", count=1)]},
+            3,
+            "waits: 1 of 1 node rejects it with GPU_BUSY",
+        ),
         ({"code": "POD_UNKNOWN", "detail": "d"}, 3, "is refused: POD_UNKNOWN d fix: "),
         ({"rejections": []}, 3, "waits: there is no node to look at more:"),
         ({"guarded": False}, 0, "asks gpuwarden for nothing"),
