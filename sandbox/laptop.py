@@ -92,7 +92,8 @@ class Laptop:
         self._endpoints: dict[str, str] = {}
         self.evaluation = evaluation
         """Whether the controller is started with `evaluation.enabled`."""
-        self._fake_nvml = build(evaluation=evaluation)
+        self.stand_in = evaluation
+        """Whether agents that start from now on have the NVML of the image for evaluations."""
         for name in ("log", "audit", "config", "scenario", "spiffe"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         self.workload_api = InsecureWorkloadApi(folder / "spiffe", TRUST_DOMAIN, ttl=SVID_TTL)
@@ -154,7 +155,8 @@ class Laptop:
 
     async def start_agent_again(self, name: str) -> None:
         """Start the agent of a node, whose NVML shows what it showed last."""
-        nvml = {"LD_LIBRARY_PATH": str(self._fake_nvml), VARIABLE: str(self._scenario(name))}
+        library = build(evaluation=self.stand_in)
+        nvml = {"LD_LIBRARY_PATH": str(library), VARIABLE: str(self._scenario(name))}
         await self._start_agent(name, nvml)
 
     async def start_real_agent(self) -> None:

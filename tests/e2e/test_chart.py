@@ -32,7 +32,7 @@ from tests.e2e.lab.waiting import until
 from tests.e2e.product.deployed import REPLICAS, Deployed
 from tests.e2e.product.helm_release import TRUST_DOMAIN, HelmError, HelmRelease
 from tests.e2e.product.ledger import held
-from tests.e2e.product.pods import refusals
+from tests.e2e.product.pods import refusals, told
 from tests.e2e.product.with_spire import scenario
 
 pytestmark = [
@@ -43,6 +43,8 @@ pytestmark = [
 START_S = 240
 TEAM = "team-a"
 KEYS = "gpuwarden-reservation-keys"
+NOBODYS = f"v1:sha256:{'0' * 64}"
+WEBHOOKS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 ENFORCED = {"gpuwarden.dev/enforce": "true"}
 KEPT = {
     f"customresourcedefinition.apiextensions.k8s.io/{kind}.gpuwarden.dev"
@@ -279,6 +281,30 @@ def test_uninstallation_leaves_what_is_remembered_and_pods_start(world: World) -
     assert left == KEPT_INSIDE
     assert world.pods.get("holder")["status"]["phase"] == "Running"
     world.pods.phase(world.pods.create(pod("after", "say", "here")), "Running")
+
+
+@pytest.mark.long
+def test_without_webhooks_the_extender_places_pods(world: World) -> None:
+    """Installed anew, beside what an installation with webhooks has left."""
+    world.release.uninstall("--ignore-not-found")
+    world.changed = {"webhooks": {"enabled": False}}
+    world.release.install(world.release.values(**world.changed))
+    world.verified()
+    ours = "--selector=app.kubernetes.io/name=gpuwarden"
+    assert not world.cluster.kubectl("get", WEBHOOKS, ours, "-o=name")
+    node = world.cluster.node(0)
+    assert node is not None
+    pods = Namespace(world.api)
+    for name, required in (("placed", node["attestationHash"]), ("waits", NOBODYS)):
+        document = holder(name)
+        document["metadata"]["annotations"] = {"gpuwarden.dev/required-hash": required}
+        document["spec"]["schedulerName"] = "gpuwarden"
+        pods.create(document)
+    pods.phase("placed", "Running", timeout_s=START_S)
+    assert "gpuwarden.dev/node" not in pods.get("placed")["metadata"]["annotations"]
+    told(pods, "waits", "HASH_MISMATCH", timeout_s=START_S)
+    assert "nodeName" not in pods.get("waits")["spec"]
+    world.release.uninstall()
 
 
 @pytest.mark.parametrize(("program", "file"), [("server", "server.conf"), ("agent", "agent.conf")])

@@ -66,6 +66,7 @@ def test_kubectl_exec_shows_the_node_at_l1_in_both_replicas(world: World) -> Non
 
 def test_the_shipped_entry_gives_the_controllers_their_dns_names(world: World) -> None:
     """So that `grpcurl -cacert` verifies them, as docs/inspect-grpc.md says."""
+    world.verified()
     wanted = shipped_entries(world.lab.node.name)[CONTROLLER].dns
     for pod in world.cluster.pods("controller"):
         pem = ssl.get_server_certificate((pod["status"]["podIP"], 9443), timeout=60)

@@ -1,13 +1,22 @@
 """Level L1 on real SPIRE: whatever happens there reaches the fleet in time, and no more."""
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from cryptography.x509 import (
+    SubjectAlternativeName,
+    UniformResourceIdentifier,
+    load_pem_x509_certificate,
+)
 
+from tests.builders.console_commands import typed, words
 from tests.e2e.lab.program import ProgramError
 from tests.e2e.lab.selection import why_no_spire
+from tests.e2e.lab.spire_server import TRUST_DOMAIN
 from tests.e2e.lab.waiting import until
 from tests.e2e.spire_world import (
     CONTROLLER,
@@ -24,6 +33,9 @@ pytestmark = pytest.mark.skipif(
 BAN_S = 15.0
 """A ban must be effective by then, at the default interval."""
 ROTATIONS = 6
+PAGE = "inspect-grpc.md"
+PARENT = "spiffe://example.org/spire/agent/x509pop/FINGERPRINT"
+"""Stands for a SPIRE agent on the page."""
 
 
 def polls(world: SpireWorld) -> float:
@@ -70,6 +82,52 @@ def test_a_confirmed_node_is_l1(world: SpireWorld) -> None:
     node = world.eligible("gpu-0")
     assert node.level == "L1"
     assert set(world.controller.refusals("gpu-0")) <= NEWCOMER
+
+
+def made_folder(tmp_path: Path) -> Path:
+    """As the page makes it: SPIRE's programs write into a folder that is there."""
+    make, _ = typed(PAGE, "mkdir")
+    subprocess.run(["/bin/mkdir", *words(make)], cwd=tmp_path, check=True)
+    return tmp_path / "alice"
+
+
+def spiffe_ids(certificate: Path) -> list[str]:
+    read = load_pem_x509_certificate(certificate.read_bytes())
+    names = read.extensions.get_extension_for_class(SubjectAlternativeName).value
+    return names.get_values_for_type(UniformResourceIdentifier)
+
+
+def test_an_svid_that_the_page_mints_is_an_inspector_s(world: SpireWorld, tmp_path: Path) -> None:
+    """docs/inspect-grpc.md, for a person."""
+    folder = made_folder(tmp_path)
+    (mint,) = (x for x in typed(PAGE, "spire-server") if x.startswith("x509 mint"))
+    world.server.cli(*(str(folder) if x == "alice" else x for x in words(mint)))
+    assert {x.name for x in folder.iterdir()} == {"svid.pem", "key.pem", "bundle.pem"}
+    assert spiffe_ids(folder / "svid.pem") == [f"spiffe://{TRUST_DOMAIN}/gpuwarden/inspector/alice"]
+
+
+def test_an_entry_of_the_page_gives_a_tool_an_svid(world: SpireWorld, tmp_path: Path) -> None:
+    """docs/inspect-grpc.md, for a machine with a SPIRE agent."""
+    folder = made_folder(tmp_path)
+    agent = world.attest("gpu-tools")
+    (create,) = (x for x in typed(PAGE, "spire-server") if x.startswith("entry"))
+    here = {PARENT: world.parents["gpu-tools"], "unix:uid:1000": SELECTOR}
+    world.server.cli(*(here.get(x, x) for x in words(create)))
+    (fetch,) = typed(PAGE, "spire-agent")
+    asked = [str(folder) if x == "alice" else x for x in words(fetch)]
+    program = str(world.site.programs["spire-agent"])
+    command = [program, *asked, "-socketPath", str(agent.socket)]
+    written = {"svid.0.pem", "svid.0.key", "bundle.0.pem"}
+
+    def has_fetched() -> bool:
+        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        return done.returncode == 0
+
+    until("the SPIRE agent knows the entry", has_fetched, poll_s=0.5)
+    assert {x.name for x in folder.iterdir()} == written
+    assert spiffe_ids(folder / "svid.0.pem") == [
+        f"spiffe://{TRUST_DOMAIN}/gpuwarden/operator/alice"
+    ]
 
 
 def test_a_ban_revokes_in_time_while_the_svid_is_valid(world: SpireWorld) -> None:

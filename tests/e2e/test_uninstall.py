@@ -1,13 +1,9 @@
 """docs/uninstall.md is walked on an API server of its own: its commands, in its order."""
 
 import base64
-import json
 import os
-import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -18,17 +14,17 @@ from controller.ledger.record import HolderState
 from tests.builders.ledger import in_state
 from tests.contracts.enrollment_store import FULL
 from tests.e2e.lab.api import ApiError, Document
-from tests.e2e.lab.fake_nodes import KIND_LABEL
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.command_line import asked
 from tests.e2e.product.hardware import h100_node
-from tests.e2e.product.installation import DEPLOY, NAMESPACE, Installation
+from tests.e2e.product.installation import NAMESPACE, Installation
 from tests.e2e.product.pods import managed
 from tests.e2e.product.policies import binding
+from tests.e2e.product.reader import Reader
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
-PAGE = DEPLOY.parent / "docs" / "uninstall.md"
+PAGE = "docs/uninstall.md"
 BASE = "deploy/kustomize/base"
 OBJECTS = "/apis/gpuwarden.dev/v1alpha1/nodeenrollments"
 RESERVATIONS = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
@@ -37,6 +33,8 @@ NODES, VOLUMES = "/api/v1/nodes", "/api/v1/persistentvolumes"
 NAMESPACES = f"/api/v1/namespaces/{NAMESPACE}"
 CLAIM = f"{NAMESPACES}/persistentvolumeclaims/data-gpuwarden-controller-0"
 KEYS = "gpuwarden-reservation-keys"
+NOTED = ("gpuwarden-ca", "gpuwarden-export-http-0")
+"""ConfigMaps that controllers write."""
 INSTALLED = (f"-k {BASE}", "-k deploy/scheduler", "-k deploy/policy")
 NODE = "leaving-0"
 DENIED = FULL.node
@@ -63,6 +61,7 @@ KEPT = {
     *(f"PersistentVolumeClaim data-gpuwarden-controller-{n}" for n in range(2)),
     f"Namespace {NAMESPACE}",
     f"Secret {KEYS}",
+    *(f"ConfigMap {name}" for name in NOTED),
     "ConfigMap kube-root-ca.crt",
     "ServiceAccount default",
     f"Pod {RUNS}",
@@ -71,55 +70,8 @@ KEPT = {
 """After the first part; and the reservation, which is named by its GPU."""
 
 
-class Cluster:
+class Cluster(Reader):
     """An empty cluster, and a person with kubectl in front of it."""
-
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        self.lab = lab
-        self._folder = folder
-
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """In a shell, in the repository's folder."""
-        programs = self.lab.site.programs["kubectl"].parent
-        return subprocess.run(
-            ["/bin/bash", "-euo", "pipefail", "-c", command],
-            cwd=self._folder,
-            env={
-                "PATH": f"{programs}:{os.environ['PATH']}",
-                "KUBECONFIG": str(self.lab.kubeconfig),
-                "HOME": str(self._folder),
-            },
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-
-    def do(self, command: str) -> None:
-        done = self.run(command)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-
-    def walk(self, *sections: str) -> None:
-        """Run all commands of these sections of the page."""
-        for section in sections:
-            for command in commands(section):
-                self.do(command)
-
-    def traces(self) -> set[str]:
-        """Kind and name of every object that says gpuwarden anywhere; Events end by themselves."""
-        api = self.lab.api
-        groups = [
-            f"/apis/{x['preferredVersion']['groupVersion']}" for x in api.get("/apis")["groups"]
-        ]
-        found = set()
-        for group in ("/api/v1", *groups):
-            for resource in api.get(group)["resources"]:
-                if "list" not in resource["verbs"] or resource["kind"] == "Event":
-                    continue
-                for item in api.get(f"{group}/{resource['name']}")["items"]:
-                    if "gpuwarden" in json.dumps(item).replace(KIND_LABEL, ""):
-                        found.add(f"{resource['kind']} {item['metadata']['name']}")
-        return found
 
     def volume(self, reclaim_policy: str = "Delete") -> None:
         """As a provisioner makes it: deleted together with its claim."""
@@ -161,22 +113,10 @@ class Cluster:
         return "denial" in self.lab.api.get(f"{OBJECTS}/{DENIED}")["spec"]
 
 
-def commands(section: str) -> list[str]:
-    """What the page says to type below this heading."""
-    (text,) = re.findall(
-        rf"^## {section}.*?\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL
-    )
-    found: list[str] = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert found
-    return found
-
-
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("repository")
-    (folder / "deploy").symlink_to(DEPLOY)
     with Lab.control_plane_only() as lab:
-        yield Cluster(lab, folder)
+        yield Cluster(lab, tmp_path_factory.mktemp("person") / "repository", PAGE)
 
 
 class Installed:
@@ -204,6 +144,8 @@ class Installed:
         self.apply()
         key = f"--from-file=keys={self.served.id_keys}"
         self.cluster.do(f"kubectl -n {NAMESPACE} create secret generic {KEYS} {key}")
+        for name in NOTED:
+            self.cluster.do(f"kubectl -n {NAMESPACE} create configmap {name}")
         self.cluster.do(f"kubectl label namespace default {ENFORCE_LABEL}=true")
         self.gpuwarden.start()
         agents.start(h100_node(NODE, 1))
@@ -322,7 +264,7 @@ def test_a_delete_of_everything_is_held_and_everything_comes_back_from_copies(
     claim = cluster.bound_claim()
     secret = {"metadata": {"name": KEYS}, "stringData": {"keys": "k1 00"}}
     lab.api.post(f"{NAMESPACES}/secrets", secret)
-    (copy,) = [x for x in commands("Part 1") if "umask" in x]
+    (copy,) = [x for x in cluster.commands("Part 1") if "umask" in x]
     cluster.do(copy)
     held = cluster.run(f"kubectl delete -k {BASE} --timeout=15s")
     assert held.returncode != 0

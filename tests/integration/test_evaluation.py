@@ -13,11 +13,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sandbox.demo.stage import ANNOTATION, Stage, pod
 from sandbox.evaluation import scenario
 from sandbox.laptop import Laptop
-from sandbox.nodes import HOPPER, SimulatedNode
+from sandbox.nodes import HOPPER, SimulatedNode, simulated_nodes
 from tests.fakes.eventually import eventually
 from tests.hang import HANG_S
 
 NODE = SimulatedNode(HOPPER, scenario(HOPPER))
+REAL = next(x for x in simulated_nodes() if x.name == HOPPER)
+"""The same node with GPUs as production sees them."""
 WARNING = (
     "EVALUATION (evaluation.enabled): GPUs may be made up and nothing is proven; every node has"
     " level none; never use this in production"
@@ -58,7 +60,7 @@ async def of_the_api(laptop: Laptop, path: str, name: str) -> Any:
         return (await answer.json())[name]
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 async def test_it_says_so_everywhere_and_production_refuses_its_agents(stage: Stage) -> None:
     laptop = stage.laptop
     await laptop.start_agent(NODE)
@@ -92,3 +94,9 @@ async def test_it_says_so_everywhere_and_production_refuses_its_agents(stage: St
     assert (node.state, node.code) == ("refused", "INVENTORY_MADE_UP")
     status, printed = await stage.cli("nodes", "--server", laptop.server)
     assert (status, "***" in printed) == (0, False)
+
+    await laptop.stop_agent(HOPPER)
+    laptop.stand_in = False
+    await laptop.start_agent(REAL)
+    node = await stage.until(HOPPER, lambda x: x.state == "quarantined", timeout_s=HANG_S)
+    assert node.code == "INVENTORY_CHANGED", "the evaluation enrolled GPUs that are not there"

@@ -24,6 +24,7 @@ from sandbox.demo.try_it import things_to_try
 from sandbox.laptop import ROOT, Laptop
 from sandbox.nodes import LEGACY, TRUST_DOMAIN, simulated_nodes
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
+from tests.builders.console_commands import typed
 from tests.e2e.lab.build import shelf
 from tests.e2e.lab.cache import cache_folder
 from tests.e2e.lab.upstreams import GRPCURL, upstream
@@ -32,7 +33,6 @@ from tests.hang import HANG_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PAGE = ROOT / "docs" / "inspect-grpc.md"
 ENTRIES = ROOT / "deploy" / "spire" / "clusterspiffeids.yaml"
 SOCKET, ADDRESS, NODE = "unix:///run/gpuwarden/fleet.sock", "localhost:9443", "gpu-1"
 """What stands for a real socket, address and node on the page."""
@@ -73,11 +73,9 @@ CLIENTS: dict[str, Client] = {
 }
 
 
-def commands() -> list[str]:
+def commands() -> Sequence[str]:
     """Every grpcurl command of the page."""
-    blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    text = "".join(blocks).replace("\\\n", " ")
-    return re.findall(r"^\$ grpcurl (.*)$", text, re.MULTILINE)
+    return typed("inspect-grpc.md", GRPCURL)
 
 
 def shipped_names() -> tuple[str, ...]:

@@ -101,6 +101,10 @@ class Deployed:
         """As the GPU feature discovery does."""
         self.kubectl("label", "--overwrite", "node", self.lab.node.name, f"{_PRESENT}=true")
 
+    def mount_driver(self) -> None:
+        """Into the agents that are there: what NVIDIA's container toolkit does on a GPU node."""
+        self.kubectl("patch", "daemonset", "gpuwarden-agent", "--patch", _agents({})["patch"])
+
     def clear(self) -> None:
         """Take away what runs, and what was remembered about the node; other tests go on."""
         self.kubectl("label", "node", self.lab.node.name, f"{_PRESENT}-")

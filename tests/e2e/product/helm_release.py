@@ -111,8 +111,8 @@ class HelmRelease:
         ((passed, _, failed, _),) = _COUNTS.findall(told)
         return int(passed), int(failed)
 
-    def uninstall(self) -> str:
-        return self._helm("uninstall", RELEASE)
+    def uninstall(self, *options: str) -> str:
+        return self._helm("uninstall", RELEASE, *options)
 
     def register(self, told: str) -> list[str]:
         """Make the entries as the notes say; their ids."""
