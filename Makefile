@@ -23,6 +23,8 @@ SITE_VENV := build/docs-venv
 SITE := $(SITE_VENV)/.ready
 REVISION ?= unknown
 WHOLE_RUN := $(BIN)/python -m tests.whole_run
+# Without compiled files each process of the tests compiles, and pytest rewrites, some 1,000 sources.
+unexport PYTHONDONTWRITEBYTECODE
 # The tests on a cluster wait more than they compute: three processes, each with a cluster.
 E2E_WORKERS := $(if $(K),-n0,-n3 --dist loadfile --no-loadscope-reorder)
 
@@ -76,7 +78,7 @@ $(BILLS): requirements/images.txt $(SETUP)
 
 test: setup $(FUZZER) ## All tests, with the coverage floors
 	mkdir -p build/coverage && rm -f build/coverage/.coverage*
-	COVERAGE_FILE=build/coverage/.coverage $(WHOLE_RUN) build/whole-run/test -- -n $(JOBS) --dist worksteal --cov --cov-report= $(ARGS)
+	COVERAGE_FILE=build/coverage/.coverage $(WHOLE_RUN) build/whole-run/test -- -n $(JOBS) --dist worksteal -p tests.measured --cov --cov-report= $(ARGS)
 	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m tests.coverage_floors
 
 check: setup format lint types contracts generated commits unit ## Before each commit: format, lint, types, contracts, generated code, fast tests

@@ -1,7 +1,8 @@
 """Fails where branch coverage is below its floor: `python -m tests.coverage_floors`.
 
 Reads the data file that the test run left (COVERAGE_FILE) and compares each package
-with its floor. Child processes are not measured: what only they run does not count.
+with its floor. What runs in child processes, or only in tests that `tests.measured` leaves
+out, does not count.
 """
 
 import io

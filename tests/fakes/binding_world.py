@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -451,7 +452,13 @@ def _seen(pod: Document) -> PodSeen:
 
 def _live(pod: Document) -> LivePod | None:
     """As the cluster's copy has it."""
-    _, entry = _PODS.entry(msgspec.json.encode(pod))
+    return _read_live(msgspec.json.encode(pod))
+
+
+@lru_cache(maxsize=1024)
+def _read_live(body: bytes) -> LivePod | None:
+    """Each version of a pod is read once, as the real copy reads it."""
+    _, entry = _PODS.entry(body)
     known = entry.value
     return None if known.has_ended else known.held
 

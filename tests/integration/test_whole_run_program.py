@@ -27,10 +27,10 @@ def _settings(tmp_path: Path) -> None:
     (tmp_path / "none.ini").write_text("[pytest]\n")
 
 
-def whole_run(folder: Path, source: str, **environment: str) -> tuple[int, str]:
+def whole_run(folder: Path, source: str, *options: str, **environment: str) -> tuple[int, str]:
     (folder / "test_it.py").write_text(source)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.whole_run", "out", "test_it.py", "--", *OPTIONS],
+        [sys.executable, "-m", "tests.whole_run", "out", "test_it.py", "--", *OPTIONS, *options],
         cwd=folder,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
@@ -45,6 +45,21 @@ def test_tests_that_pass(tmp_path: Path) -> None:
     code, said = whole_run(tmp_path, "def test_a(): pass\ndef test_b(): pass\n")
     assert code == 0
     assert "whole run: 2 collected, 2 passed, 0 left out" in said
+
+
+def test_two_processes_that_share_the_tests(tmp_path: Path) -> None:
+    dies = "import os\ndef test_a(): pass\ndef test_b(): os._exit(1)\ndef test_c(): pass\n"
+    code, said = whole_run(tmp_path, dies, "-n2")
+    assert code == 1
+    assert "difference: test_it.py::test_b: failed" in said
+    assert "whole run: 3 collected, 2 passed, 0 left out" in said
+
+
+def test_what_a_process_alone_collects_was_collected(tmp_path: Path) -> None:
+    one_more = "import os\nif os.environ['PYTEST_XDIST_WORKER'] == 'gw1':\n def test_b(): pass\n"
+    code, said = whole_run(tmp_path, "def test_a(): pass\n" + one_more, "-n2")
+    assert code == 1
+    assert "test_it.py::test_b: was collected and never run" in said
 
 
 def test_a_test_without_a_known_reason_to_be_left_out(tmp_path: Path) -> None:

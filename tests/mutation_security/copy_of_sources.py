@@ -26,9 +26,13 @@ _TESTS_FAILED: Final = 1
 
 
 def copied(target: Path) -> Path:
-    """Copy everything that tests need to `target`."""
+    """Copy everything that tests need to `target`, compiled files too.
+
+    They are used as long as their source has the time and the size that they name: not for
+    one that is edited here.
+    """
     for name in _COPIED:
-        ignored = shutil.ignore_patterns("__pycache__", "*.tmp")
+        ignored = shutil.ignore_patterns("*.tmp")
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, target / name, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", target)

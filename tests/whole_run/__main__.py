@@ -1,10 +1,10 @@
 """`python -m tests.whole_run FOLDER [PATH …] -- OPTION …`: pytest, held to what it collected.
 
-Collects, runs, compares, and says how many passed, what was left out and why. Files stay
-in FOLDER. With SECOND_LOOK=1 (as `.ci/run` sets it) a few tests that failed are run again
-by themselves, twice: where they pass both times the run passes and names them as unsteady,
-which is a fault to look for, not one that may stop everybody. More than a few failed tests,
-or one that fails again, fail the run.
+Runs, compares what ended with what pytest collected before the first test, and says how many
+passed, what was left out and why. Files stay in FOLDER. With SECOND_LOOK=1 (as `.ci/run` sets
+it) a few tests that failed are run again by themselves, twice: where they pass both times the
+run passes and names them as unsteady, which is a fault to look for, not one that may stop
+everybody. More than a few failed tests, or one that fails again, fail the run.
 """
 
 import argparse
@@ -16,22 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.whole_run.outcomes import COLLECTED, OUTCOMES
 from tests.whole_run.verdict import Line, Verdict, verdict
 
 FEW: Final = 3
 TIMES: Final = 2
 _TESTS_FAILED: Final = 1
-_COLLECT: Final = ("--collect-only", "-qq", "-n0")
 
 
-def _pytest(file: Path, arguments: Sequence[str], *, silent: bool = False) -> int:
-    plugin = ("-p", "tests.whole_run.outcomes", "--outcomes", str(file))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugin, *arguments],
-        check=False,
-        stdout=subprocess.DEVNULL if silent else None,
-    )
-    return done.returncode
+def _pytest(folder: Path, arguments: Sequence[str]) -> int:
+    plugin = ("-p", "tests.whole_run.outcomes", "--outcomes", str(folder))
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *plugin, *arguments], check=False
+    ).returncode
 
 
 def _lines(file: Path) -> list[Line]:
@@ -47,9 +44,9 @@ def _is_steady(folder: Path, tests: Sequence[str], options: Sequence[str]) -> bo
     """Whether these tests pass by themselves, each time."""
     again = ["--cov-append"] if "--cov" in options else []
     for number in range(TIMES):
-        file = folder / f"second-look-{number}"
-        code = _pytest(file, [*options, *again, "-n0", *tests])
-        found = verdict([{"test": test} for test in tests], _lines(file))
+        look = folder / f"second-look-{number}"
+        code = _pytest(look, [*options, *again, "-n0", *tests])
+        found = verdict([{"test": test} for test in tests], _lines(look / OUTCOMES))
         if code != 0 or found.passed != len(tests):
             return False
     return True
@@ -57,13 +54,9 @@ def _is_steady(folder: Path, tests: Sequence[str], options: Sequence[str]) -> bo
 
 def run(folder: Path, paths: Sequence[str], options: Sequence[str], *, second_look: bool) -> int:
     """0 where every collected test passed or was left out for a known reason."""
-    collected, outcomes = folder / "collected", folder / "outcomes"
-    _say("collecting, which takes a minute or two")
-    _pytest(collected, [*options, *_COLLECT, *paths], silent=True)
-    known = _lines(collected)
-    _say(f"runs {len(known)} tests; the share that is done stands at the end of each line")
-    code = _pytest(outcomes, [*options, *paths])
-    found = verdict(known, _lines(outcomes))
+    _say("each process collects first; the share that is done stands at the end of each line")
+    code = _pytest(folder, [*options, *paths])
+    found = verdict(_lines(folder / COLLECTED), _lines(folder / OUTCOMES))
     unsteady: Sequence[str] = ()
     only_failed = code == _TESTS_FAILED and len(found.differences) == len(found.failed)
     if second_look and only_failed and len(found.failed) <= FEW:

@@ -1,10 +1,12 @@
 """Strict JSON: what two parsers could read differently is refused, and errors stay short."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from gpuwarden.evidence.model import Hello
-from gpuwarden.evidence.strict_json import DecodeError, decode, parse, quote
+from gpuwarden.evidence.model import Document, Hello
+from gpuwarden.evidence.strict_json import DecodeError, decode, encode_plain, parse, quote
 
 HELLO = {
     "protocol": 1,
@@ -150,3 +152,18 @@ def test_a_key_that_is_a_token_is_refused_without_repeating_it() -> None:
     with pytest.raises(DecodeError) as caught:
         parse(f'{{"{TOKEN}":1,"{TOKEN}":1}}'.encode(), max_bytes=1000)
     assert str(caught.value) == "key '<redacted>' appears twice in one object"
+
+
+class Word(Document, frozen=True):
+    word: str
+
+
+def test_a_plain_document_takes_the_short_way() -> None:
+    assert encode_plain(Word(word="a")) == b'{"word":"a"}'
+
+
+@pytest.mark.parametrize(
+    "held", [1.5, {"a": 1}, object(), "\ud800"], ids=lambda x: type(x).__name__
+)
+def test_a_field_that_holds_what_its_type_does_not_say_takes_the_long_way(held: Any) -> None:
+    assert encode_plain(Word(word=held)) is None

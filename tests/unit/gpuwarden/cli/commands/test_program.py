@@ -4,16 +4,26 @@ import json
 import shlex
 import shutil
 import subprocess
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
+from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from cyclopts import MissingArgumentError
 
 from gpuwarden import __version__
-from gpuwarden.cli.app import COMMANDS, build
+from gpuwarden.cli.app import COMMANDS, build, run
 from gpuwarden.cli.completion import ARGUMENTS, OPTIONS, WHOLE
 from tests.unit.gpuwarden.cli.conftest import Cli
+
+
+@cache
+def completion(shell: str) -> str:
+    """The script, written once: it takes a second."""
+    with redirect_stdout(StringIO()) as said:
+        assert run(("completion", shell)) == 0
+    return said.getvalue()
 
 
 def test_version(cli: Cli) -> None:
@@ -34,9 +44,8 @@ def test_completion_knows_the_commands(cli: Cli, shell: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_bash_takes_its_completion(cli: Cli) -> None:
-    script = cli("completion", "bash").out
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)  # noqa: S607 - the shell of the person
+def test_bash_takes_its_completion() -> None:
+    subprocess.run(["bash", "-n"], input=completion("bash"), text=True, check=True)  # noqa: S607 - the shell of the person
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
@@ -61,9 +70,9 @@ def test_bash_takes_its_completion(cli: Cli) -> None:
     ],
 )
 def test_bash_completes_names_that_the_controller_knows(
-    cli: Cli, tmp_path: Path, line: str, asked: str, completed: list[str]
+    tmp_path: Path, line: str, asked: str, completed: list[str]
 ) -> None:
-    script, touched, log = cli("completion", "bash").out, tmp_path / "touched", tmp_path / "log"
+    script, touched, log = completion("bash"), tmp_path / "touched", tmp_path / "log"
     words = line.split(" ")
     names = f"gpu-a1\ngpu-b1\n$(touch {touched})"
     fake = f"""gpuwarden() {{
@@ -87,8 +96,8 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_ask_the_same_lists(cli: Cli, shell: str) -> None:
-    script = cli("completion", shell).out
+def test_other_shells_ask_the_same_lists(shell: str) -> None:
+    script = completion(shell)
     assert "-o name --timeout 2 </dev/null 2>/dev/null" in script
     for words in (*ARGUMENTS, "--node" if shell == "zsh" else "-l node"):
         assert words in script
