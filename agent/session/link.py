@@ -63,6 +63,9 @@ class Stream:
     renew_ns: int | None
     """When a successor is to be opened; None once one was asked for."""
     accepted: bool = False
+    has_overtaken: bool = False
+    """An older stream of this process was still being opened when this one was. It may come to
+    the controller after this one, which then supersedes this one by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +227,21 @@ def _ended(link: Link, stream: int, reason: EndReason, now_ns: int, jitter: floa
     newest = link.successor or link.current
     if newest is None or stream not in _numbers(link):
         return link, ()  # closed from this side
-    # The controller also ends the older of this agent's own two streams as superseded:
-    # only the end of the newest one concerns this process.
-    if reason is EndReason.SUPERSEDED and stream == newest.stream:
-        link, actions = _halt(_without(link, stream), "another instance took over")
-        return link, (*actions, Superseded())
+    # The controller also ends one of this agent's own two streams as superseded, mostly the older
+    # one: only the end of the newest one concerns this process, and not where the other of its
+    # own may be the reason. Another instance supersedes that one as well.
     had_successor = link.successor is not None
+    is_own = had_successor and newest.has_overtaken
+    is_superseded = reason is EndReason.SUPERSEDED and stream == newest.stream
     link = _without(link, stream)
+    if is_superseded and not is_own:
+        link, actions = _halt(link, "another instance took over")
+        return link, (*actions, Superseded())
     if had_successor and stream != newest.stream:
         return link, ()  # the successor is on its way already
     delay = _ns(backoff_s(link.failures, link.timing, jitter))
+    if is_superseded:  # the end of the other one comes first, where it was another instance
+        delay += _ns(link.timing.backoff_base_s)
     return replace(link, failures=link.failures + 1, open_ns=now_ns + delay), ()
 
 
@@ -258,6 +266,7 @@ def _open(link: Link, identity: Identity, now_ns: int, jitter: float) -> Step:
     if link.current is None:
         link = replace(link, current=stream)
     else:
+        stream = replace(stream, has_overtaken=not link.current.accepted)
         link = replace(link, successor=stream)
     return link, (Open(stream.stream, identity.generation),)
 

@@ -172,11 +172,13 @@ class StartupReconciler:
         """Find drift and restore records.
 
         `live` was known before the ledger was last read, from a cache that was last listed at
-        `listed_ns`: so each of them has its records in the ledger, if ever it had them.
+        `listed_ns`: so each of them has its records in the ledger, if ever it had them. Whether
+        they live still is looked up afterwards: many end while the ledger is read.
         """
         await self._replay_log()
         snapshot = self.store.snapshot()
-        drifts, lost = await asyncio.to_thread(self._compared, tuple(live), snapshot)
+        still = frozenset(x.pod.uid for x in self.pods.live())
+        drifts, lost = await asyncio.to_thread(self._compared, tuple(live), still, snapshot)
         missing = _by_key(x for drift in drifts for x in _grants_of(drift))
         self._remembered = {**self._remembered, **missing}
         self._reconciliation = replace(self._reconciliation, pods_read_ns=listed_ns)
@@ -209,12 +211,13 @@ class StartupReconciler:
         self._reconciliation = replace(self._reconciliation, log_replayed=True)
 
     def _compared(
-        self, live: tuple[LivePod, ...], snapshot: LedgerSnapshot
+        self, live: tuple[LivePod, ...], still: frozenset[str | None], snapshot: LedgerSnapshot
     ) -> tuple[tuple[Drift, ...], tuple[LoggedGrant, ...]]:
-        """On a thread: of a large cluster it takes a while."""
+        """On a thread: of a large cluster it takes a while. `still`: UIDs of pods that live now."""
         live = tuple(x for x in live if self._is_authentic(x))
         self._authentic = dict.fromkeys(live, True)
-        drifts = find_drift(snapshot, ClusterState(_seen(live), live, self._gpu_nodes(snapshot)))
+        pods = _seen(x for x in live if x.pod.uid in still)
+        drifts = find_drift(snapshot, ClusterState(pods, live, self._gpu_nodes(snapshot)))
         return drifts, lost_grants(self._remembered, snapshot, live)
 
     async def _hold(self, grant: LoggedGrant) -> bool:
@@ -310,7 +313,7 @@ def _by_key(grants: Iterable[LoggedGrant]) -> Grants:
     return {(key_of(x.gpu), x.reservation): x for x in grants}
 
 
-def _seen(live: tuple[LivePod, ...]) -> dict[str, PodSeen]:
+def _seen(live: Iterable[LivePod]) -> dict[str, PodSeen]:
     return {
         x.pod.uid: PodSeen(x.pod.uid, x.node, x.reservation, has_ended=False)
         for x in live

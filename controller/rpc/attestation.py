@@ -326,8 +326,8 @@ class AttestSession:
         try:
             await self._converse()
         except _End as reason:
-            end = reason
-            await self._finish(reason)
+            end = reason.with_traceback(None)  # its frames and this session would keep each other
+            await self._finish(end)
         except (_PeerLeftError, asyncio.InvalidStateError):
             end = _End("peer", grpc.StatusCode.CANCELLED, "the peer is gone")
         finally:

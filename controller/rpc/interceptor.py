@@ -130,9 +130,10 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         receive, at_read = self._receiver(handler, method)
 
         async def unary(_: object, context: Context) -> Any:  # noqa: ANN401 - any message
-            async with self._admit(method, context):
-                with span(Span.RPC, method=method):
-                    return await inner(await receive(context), context)
+            with _abort_without_frames():
+                async with self._admit(method, context):
+                    with span(Span.RPC, method=method):
+                        return await inner(await receive(context), context)
 
         return grpc.stream_unary_rpc_method_handler(unary, at_read, handler.response_serializer)
 
@@ -141,14 +142,15 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         receive, at_read = self._receiver(handler, method)
 
         async def stream(_: object, context: Context) -> None:
-            async with self._admit(method, context):
-                answer = inner(await receive(context), context)
-                if not inspect.isasyncgen(answer):
-                    await answer
-                    return
-                async with aclosing(answer):
-                    async for message in answer:
-                        await context.write(message)
+            with _abort_without_frames():
+                async with self._admit(method, context):
+                    answer = inner(await receive(context), context)
+                    if not inspect.isasyncgen(answer):
+                        await answer
+                        return
+                    async with aclosing(answer):
+                        async for message in answer:
+                            await context.write(message)
 
         return grpc.stream_stream_rpc_method_handler(stream, at_read, handler.response_serializer)
 
@@ -330,6 +332,21 @@ def local_caller(caller: Caller) -> Authenticate:
 
 async def _read_all_requests(context: Context) -> object:
     return read_requests(context)
+
+
+@contextmanager
+def _abort_without_frames() -> Iterator[None]:
+    """Let a handler's end by `abort` be freed with its call.
+
+    gRPC keeps the exception with the call, and raises it again where a handler returns. The
+    frames in its traceback hold the call: they would keep each other, and all that the handler
+    has had, until Python's garbage collector comes, which is seldom.
+    """
+    try:
+        yield
+    except aio.AbortError as error:
+        error.__context__ = None
+        error.with_traceback(None)
 
 
 def _behavior(handler: Handler) -> Behavior:

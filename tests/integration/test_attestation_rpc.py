@@ -1,6 +1,8 @@
 """AttestationService over real mTLS: what an honest agent sees, and what a hostile one."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -29,6 +31,7 @@ from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.inventory import HOST, gpu, gpu_uuid, inventory
 from tests.fakes.attest_client import AttestClient
 from tests.fakes.attestation_world import BRISK, CONTROLLER, FAST, HASTY, NODE, SLOW, World, agent
+from tests.fakes.eventually import eventually
 from tests.hang import HANG_S
 
 DEADLINE = HANG_S
@@ -504,6 +507,25 @@ async def test_a_renewed_stream_supersedes_the_old_one_once_accepted(world: Worl
         assert (await old.ended()).reason == "STREAM_SUPERSEDED"
         assert world.state() is NodeState.ELIGIBLE
         assert len(world.audit.granted) == 1
+
+
+async def test_a_stream_that_was_ended_is_freed_without_the_garbage_collector(
+    world: World,
+) -> None:
+    gc.disable()
+    try:
+        async with world.client() as old, world.client() as new:
+            await old.accepted()
+            (session,) = map(weakref.ref, world.table)
+            await new.accepted()
+            assert (await old.ended()).reason == "STREAM_SUPERSEDED"
+
+            async def is_freed() -> bool | None:
+                return True if session() is None else None
+
+            await eventually(is_freed, "the session is freed", within_s=5)
+    finally:
+        gc.enable()
 
 
 async def test_the_old_stream_goes_on_while_the_new_one_is_not_accepted() -> None:

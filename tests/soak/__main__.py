@@ -42,7 +42,7 @@ def main() -> int:
         ("rotate", 60.0, "seconds between rotations of all certificates"),
         ("kill", 120.0, "seconds from a replica's return to the next kill"),
         ("interval", 25.0, "attestation.interval in seconds"),
-        ("flat", 100.0, "growth of memory in KiB per minute that is still flat"),
+        ("flat", 300.0, "growth of memory in KiB per minute that is still flat"),
     ):
         told = f"{meaning} ({default:g})"
         parser.add_argument(f"--{name}", type=float, default=default, metavar="N", help=told)

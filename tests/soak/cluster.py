@@ -149,7 +149,7 @@ def running(
         stack.callback(installation.close)
         create_namespace(lab, NAMESPACE, {ENFORCE_LABEL: "true"})
         lab.fake_nodes.add_all(map(_name, range(nodes)), gpus=0)
-        installation.start()
+        installation.start(PATIENCE_S)
         made = Cluster(lab, installation, fleet, nodes, served)
         stack.callback(fleet.tell, Stop())
         addresses = tuple(one.agents for one in installation.controllers)

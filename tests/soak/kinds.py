@@ -6,6 +6,7 @@ while it lasts: a line of any other kind, or at any other time, fails the soak.
 
 from typing import Final
 
+from controller.binding.reconciler import ROUND_SECONDS
 from controller.rpc.handshakes import GRACE_S
 from tests.soak.load import CLIENT
 from tests.soak.log_lines import LATE_S, Cause, Expected
@@ -14,8 +15,12 @@ AGENTS: Final = "agents"
 """Program in the report: the process with all agents, and the soak itself."""
 _CONTROLLER: Final = "controller-"
 _SCHEDULER: Final = "gpuwarden-scheduler"
+_API_SERVER: Final = "kube-apiserver"
 _NO_CALL_LATE_S: Final = GRACE_S + 5 + LATE_S
 """A connection may make a call for so long; the controller looks each five seconds."""
+_COMPARED_LATE_S: Final = 2 * 10 * 3 * ROUND_SECONDS + LATE_S
+"""Ledger and pods are compared each ten rounds: once that shows a difference, once its end. On a
+busy machine a round takes three times as long as it should."""
 
 EXPECTED: Final = (
     Expected(
@@ -29,6 +34,14 @@ EXPECTED: Final = (
         AGENTS,
         r"no connection to spiffe://\S+/gpuwarden/controller at [\d.]+: unreachable: ",
         "the replica was killed or ended; its agents dial until it is back",
+        during=(Cause.KILL, Cause.STOP),
+    ),
+    Expected(
+        "connection to a replica that ended",
+        AGENTS,
+        r"no connection to spiffe://\S+/gpuwarden/controller at [\d.]+: refused: "
+        r"(server ended the connection|ended) after the handshake",
+        "the replica was killed or ended between TLS and the agent's call; the agent dials again",
         during=(Cause.KILL, Cause.STOP),
     ),
     Expected(
@@ -53,16 +66,42 @@ EXPECTED: Final = (
         during=(Cause.KILL,),
     ),
     Expected(
+        "call of a replica that ended",
+        _API_SERVER,
+        r'"(Timeout or abort while handling|Post-timeout activity)" .*(URI|path)="/apis/'
+        r"(gpuwarden\.dev/|coordination\.k8s\.io/v1/namespaces/gpuwarden-system/leases/)",
+        "the replica was killed or ended while it waited for the answer",
+        during=(Cause.KILL, Cause.STOP),
+    ),
+    Expected(
+        "answer to a replica that ended",
+        _API_SERVER,
+        r"unable to write a (fallback )?JSON response: http: Handler timeout"
+        r'|not an metav1\.Status: &errors\.errorString\{s:\\"(context canceled|http: Handler time)'
+        r"|FinishRequest: post-timeout activity .*panicked: false, err: context canceled",
+        "nobody took the answer: the replica was killed or ended while it waited for it",
+        during=(Cause.KILL, Cause.STOP),
+    ),
+    Expected(
         "pod changed under its Binding",
         _SCHEDULER,
         r"Operation cannot be fulfilled on pods .*ResourceVersion in precondition",
         "the pod was requeued while it was being bound: an older Binding must fail",
     ),
     Expected(
-        "Binding refused for now",
+        "GPU taken meanwhile",
         _SCHEDULER,
-        r"denied the request: gpuwarden: (GPU_BUSY|CONTROLLER_NOT_READY) ",
-        "the GPU went to another pod after /filter, or the replica has just started again",
+        r"denied the request: gpuwarden: (GPU_BUSY|LEDGER_CONFLICT) ",
+        "the GPU went to another pod after /filter; the scheduler tries the pod again",
+    ),
+    Expected(
+        "Binding before the replica is ready",
+        _SCHEDULER,
+        r"denied the request: gpuwarden: CONTROLLER_NOT_READY ",
+        "the replica has started again and still compares its log with the ledger; the scheduler"
+        " tries the pod again",
+        during=(Cause.KILL,),
+        late_s=_COMPARED_LATE_S,
     ),
     Expected(
         "no CA of an aggregation layer",
@@ -73,9 +112,17 @@ EXPECTED: Final = (
     Expected(
         "answer of a stream that was replaced",
         _CONTROLLER,
-        r'^evidence\.refused .*"code": "CHALLENGE_EXPIRED"',
+        r'^evidence\.refused .*"code": "CHALLENGE_EXPIRED".*"detail": "newer facts or a later ',
         "while its SVID rotates an agent has two streams; the newer one was heard first",
         during=(Cause.ROTATION,),
+    ),
+    Expected(
+        "answer that came too late at the start",
+        _CONTROLLER,
+        r'^evidence\.refused .*"code": "CHALLENGE_EXPIRED".*"detail": "the challenge was answered ',
+        "all agents start at once, in one process; on a busy machine some wait longer than a"
+        " challenge is valid",
+        during=(Cause.START,),
     ),
     Expected(
         "records that no checkpoint covers",
@@ -92,12 +139,15 @@ EXPECTED: Final = (
         "their pods ended while the replica was down, so its log has no end of them",
         during=(Cause.KILL,),
         own=True,
+        late_s=_COMPARED_LATE_S,
     ),
     Expected(
         "holders beside each other",
         _CONTROLLER,
         r'^ledger\.drift .*"counts": (\{\}|\{"held_twice": \d+\})',
         "a GPU held on the word of the log had been given on; the older holder goes by itself",
+        during=(Cause.KILL,),
+        late_s=_COMPARED_LATE_S,
     ),
     Expected(
         "connection without a request",
@@ -114,10 +164,20 @@ EXPECTED: Final = (
         late_s=_NO_CALL_LATE_S,
     ),
     Expected(
+        "agent's connection that took too long at the start",
+        _CONTROLLER,
+        r'^tls\.handshake\.failed .*"cause": "no-call".*"listener": "agents"',
+        "all agents start at once, in one process; on a busy machine some give a handshake up and"
+        " begin it again",
+        during=(Cause.START,),
+        late_s=_NO_CALL_LATE_S,
+    ),
+    Expected(
         "custom resource not served yet",
         _CONTROLLER,
         r"^kube\.cache\.trouble .*storage is \(re\)initializing",
         "its definition was made a moment before the replica started",
+        during=(Cause.START,),
     ),
     Expected(
         "leadership given up",

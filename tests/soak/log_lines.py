@@ -40,6 +40,8 @@ class Format(Enum):
 class Cause(Enum):
     """What a soak does to its cluster."""
 
+    START = auto()
+    """Until everything stands for the first time."""
     KILL = auto()
     """From the signal until everything is whole again."""
     ROTATION = auto()

@@ -120,7 +120,7 @@ class Report:
 
 EXPECTED_REFUSALS: Final = {
     "STREAM_SUPERSEDED": "of two streams of an agent the older one ends, when its SVID rotates",
-    "CHALLENGE_EXPIRED": "the newer one was heard before an answer of the older",
+    "CHALLENGE_EXPIRED": "a newer answer was heard first, or, at the start, this one came too late",
 }
 
 

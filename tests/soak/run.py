@@ -52,7 +52,7 @@ class Soak:
             cluster.pods, per_minute=shape.pods_per_minute, longest_s=max(shape.kill_s, 10)
         )
         self._lives: dict[tuple[str, int], list[Sample]] = {}
-        self._spans: list[Span] = []
+        self._spans = [Span(Cause.START, 0, time.time())]
         self._stuck: list[Stuck] = []
         self._sizes = cluster.lab.log_sizes()
         """Of all logs, when everything stood."""

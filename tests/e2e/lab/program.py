@@ -15,7 +15,7 @@ from tests.e2e.lab.place import Place
 from tests.e2e.lab.sweep import MARK
 from tests.e2e.lab.waiting import NeverError, until
 
-_READY_S = 60.0
+READY_S = 60.0
 _STOP_S = 10.0
 _TRIES = 3
 _PORT_LOST = "address already in use"
@@ -99,7 +99,7 @@ class Program(ABC):
             self.port = self.site.place.port(self._usual_port)
         self._run()
 
-    def ready(self, timeout_s: float = _READY_S) -> None:
+    def ready(self, timeout_s: float = READY_S) -> None:
         """Wait until it is ready; ProgramError carries the end of its log."""
         for _ in range(_TRIES):
             try:

@@ -18,6 +18,7 @@ from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.web_certificates import WebCa
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.program import READY_S
 from tests.e2e.lab.scheduler import Scheduler
 from tests.e2e.product.agents import Agents
 from tests.e2e.product.between import Between
@@ -90,12 +91,12 @@ class Installation:
         self.agents = Agents([one.agents for one in self.controllers], self.workload_api.ca)
         self.scheduler = self.add_scheduler("gpuwarden-scheduler", DEDICATED)
 
-    def start(self) -> None:
+    def start(self, ready_s: float = READY_S) -> None:
         """Ready at the end: managed pods can be placed."""
         for one in (*self.controllers, self.scheduler):
             one.launch()
         for one in (*self.controllers, self.scheduler):
-            one.ready()
+            one.ready(ready_s)
 
     def rotate(self) -> None:
         """The controllers get new SVIDs; extender and scheduler new certificates in their files."""

@@ -254,6 +254,37 @@ def test_being_superseded_by_our_own_successor_is_a_plain_end() -> None:
     assert driver.feed(Accepted(2)) == ()
 
 
+def overtaken() -> Driver:
+    """Two streams of our own: the older one is still being opened."""
+    driver = Driver()
+    driver.feed(IdentityChanged(identity()))
+    assert driver.wait() == (Open(1, 1),)
+    driver.feed(IdentityChanged(identity(2)))
+    assert driver.wait() == (Open(2, 2),)
+    return driver
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_being_superseded_by_our_own_older_stream_is_a_plain_end(accepted: bool) -> None:
+    driver = overtaken()
+    if accepted:
+        assert driver.feed(Accepted(1)) == ()
+    assert driver.feed(Ended(2, EndReason.SUPERSEDED)) == ()
+    assert not driver.link.halted
+    ended_ns = driver.now_ns
+    assert driver.wait() == (Open(3, 2),)
+    assert driver.now_ns - ended_ns == S + S // 2
+    assert driver.feed(Accepted(3)) == (Close(1, "its successor was accepted"),)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_another_instance_supersedes_both_streams(first: int) -> None:
+    driver = overtaken()
+    assert driver.feed(Ended(first, EndReason.SUPERSEDED)) == ()
+    assert driver.feed(Ended(3 - first, EndReason.SUPERSEDED)) == (Superseded(),)
+    assert driver.link.halted
+
+
 def test_halt_closes_everything() -> None:
     driver = Driver()
     driver.accepted()

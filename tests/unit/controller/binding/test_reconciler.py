@@ -420,6 +420,23 @@ async def test_a_pod_that_has_just_gone_is_not_restored() -> None:
     assert world.states() == {}
 
 
+async def test_a_pod_that_ends_while_the_ledger_is_read_is_no_drift() -> None:
+    world = BindingWorld(1)
+    me = await world.replica()
+    name = await bound(world, me)
+    alive, before = world.pods.stored[name], world.pods.live()
+    end(world, name)
+    me.reconciler.pod_changed(f"uid-{name}", gone=False)
+    await me.reconciler.round()
+    assert world.states() == {GPU: ["Releasing"]}
+    reconcile = me.reconciler.reconciliation.reconcile
+    await reconcile(before, world.clock.boottime_ns())
+    assert me.sink.drift == {}
+    world.pods.put(alive)
+    await reconcile(before, world.clock.boottime_ns())
+    assert me.sink.drift == {DriftKind.POD_ALIVE: 1}
+
+
 class RestoredStore(MemoryLedgerStore):
     """Shows an older copy when it is told to."""
 

@@ -1,7 +1,10 @@
 """Lines of real soaks, and what they are taken for."""
 
+from dataclasses import replace
+
 import pytest
 
+from controller.rpc.handshakes import GRACE_S
 from tests.soak.kinds import EXPECTED
 from tests.soak.log_lines import Cause, ErrorLine, Span, sort
 
@@ -17,14 +20,23 @@ SEEN = {
         " ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: ResourceVersion in"
         ' precondition: 968, ResourceVersion in object meta: 970" plugin="DefaultBinder"'
     ),
-    ("gpuwarden-scheduler", "Binding refused for now"): (
+    ("gpuwarden-scheduler", "GPU taken meanwhile"): (
         'framework.go:1544 "Plugin Failed" err="admission webhook'
         ' \\"enforced.bindings.gpuwarden.dev\\" denied the request: gpuwarden: GPU_BUSY too few'
         ' matching GPUs are free" plugin="DefaultBinder" pod="soak/soak-19" node="soak-012"'
     ),
+    ("gpuwarden-scheduler", "Binding before the replica is ready"): (
+        'framework.go:1544 "Plugin Failed" err="admission webhook'
+        ' \\"enforced.bindings.gpuwarden.dev\\" denied the request: gpuwarden:'
+        ' CONTROLLER_NOT_READY reconciliation" plugin="DefaultBinder" pod="soak/soak-19"'
+    ),
     ("controller-1", "answer of a stream that was replaced"): (
         'evidence.refused {"code": "CHALLENGE_EXPIRED", "component": "attestation", "detail":'
         ' "newer facts or a later refusal stand against this answer"}'
+    ),
+    ("controller-0", "answer that came too late at the start"): (
+        'evidence.refused {"code": "CHALLENGE_EXPIRED", "component": "attestation", "detail": "the'
+        ' challenge was answered too late", "effect": "transient", "node": "soak-022"}'
     ),
     ("controller-0", "GPUs held on the word of the log"): (
         'ledger.held {"component": "binding", "gpus": ["GPU-012f9620"], "node": "soak-010"}'
@@ -54,8 +66,21 @@ SEEN = {
         "gpuwarden.identity.tunnel no connection to spiffe://laptop.test/gpuwarden/controller at"
         " 127.0.0.1: unreachable: [Errno 111] Connection refused"
     ),
+    ("agents", "connection to a replica that ended"): (
+        "gpuwarden.identity.tunnel no connection to spiffe://laptop.test/gpuwarden/controller at"
+        " 127.0.0.1: refused: server ended the connection after the handshake"
+    ),
     ("client", "webhook without an answer"): (
         '500 Internal error occurred: failed calling webhook "enforced.pods.gpuwarden.dev": EOF'
+    ),
+    ("kube-apiserver", "call of a replica that ended"): (
+        'wrap.go:53 "Timeout or abort while handling" logger="UnhandledError" method="PATCH"'
+        ' URI="/apis/gpuwarden.dev/v1alpha1/gpureservations/gpu-5ae03f5e" auditID="f95b5a02"'
+    ),
+    ("kube-apiserver", "answer to a replica that ended"): (
+        'status.go:71 "Unhandled Error" err="apiserver received an error that is not an'
+        ' metav1.Status: &errors.errorString{s:\\"http: Handler timeout\\"}: http: Handler timeout"'
+        ' logger="UnhandledError"'
     ),
     ("controller-1", "leadership given up"): 'leader.lost {"component": "kube"}',
 }
@@ -71,6 +96,40 @@ def test_what_soaks_have_shown_is_explained(program: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        (
+            'timeout.go:140 "Post-timeout activity" logger="UnhandledError" method="GET"'
+            ' path="/apis/coordination.k8s.io/v1/namespaces/gpuwarden-system/leases/x" result=null'
+        ),
+        (
+            'writers.go:136 "Unhandled Error" err="apiserver was unable to write a fallback JSON'
+            ' response: http: Handler timeout" logger="UnhandledError"'
+        ),
+        (
+            'status.go:71 "Unhandled Error" err="apiserver received an error that is not an'
+            ' metav1.Status: &errors.errorString{s:\\"context canceled\\"}: context canceled"'
+        ),
+        (
+            'finisher.go:175 "Unhandled Error" err="FinishRequest: post-timeout activity -'
+            ' time-elapsed: 20.6µs, panicked: false, err: context canceled, panic-reason: <nil>"'
+        ),
+    ],
+)
+def test_a_replica_that_ends_leaves_calls_behind(text: str) -> None:
+    line = ErrorLine("kube-apiserver", text, AT)
+    for each in Cause:
+        found = sort([line], EXPECTED, [Span(each, AT - 1, AT, "controller-1")])
+        assert bool(found.explained) is (each in {Cause.KILL, Cause.STOP})
+
+
+def test_a_gpu_that_the_other_replica_reserved_at_that_moment() -> None:
+    text = SEEN["gpuwarden-scheduler", "GPU taken meanwhile"].replace("GPU_BUSY", "LEDGER_CONFLICT")
+    (kind,) = sort([ErrorLine("gpuwarden-scheduler", text, AT)], EXPECTED).explained
+    assert kind.name == "GPU taken meanwhile"
+
+
+@pytest.mark.parametrize(
     ("program", "name", "cause"),
     [
         ("controller-1", "leadership given up", Cause.STOP),
@@ -79,6 +138,10 @@ def test_what_soaks_have_shown_is_explained(program: str, name: str) -> None:
         ("controller-0", "records that no checkpoint covers", Cause.KILL),
         ("controller-0", "GPUs held on the word of the log", Cause.KILL),
         ("client", "webhook without an answer", Cause.KILL),
+        ("controller-1", "holders beside each other", Cause.KILL),
+        ("controller-1", "custom resource not served yet", Cause.START),
+        ("controller-0", "answer that came too late at the start", Cause.START),
+        ("gpuwarden-scheduler", "Binding before the replica is ready", Cause.KILL),
     ],
 )
 def test_what_something_brings_is_explained_by_nothing_else(
@@ -87,8 +150,16 @@ def test_what_something_brings_is_explained_by_nothing_else(
     line = ErrorLine(program, SEEN[program, name], AT)
     for each in Cause:
         found = sort([line], EXPECTED, [Span(each, AT - 5, AT, program)])
-        assert bool(found.explained) is (each is cause)
-    assert sort([line], EXPECTED, [Span(cause, AT - 90, AT - 60, program)]).unexplained == (line,)
+        assert (name in [kind.name for kind in found.explained]) is (each is cause)
+    assert sort([line], EXPECTED, [Span(cause, AT - 120, AT - 90, program)]).unexplained == (line,)
+
+
+def test_a_connection_without_a_call_is_explained_by_the_start_as_well() -> None:
+    line = ErrorLine("controller-0", SEEN["controller-0", "agent's connection without a call"], AT)
+    start = Span(Cause.START, 0, AT - GRACE_S)
+    (kind,) = sort([line], EXPECTED, [start]).explained
+    assert kind.name == "agent's connection that took too long at the start"
+    assert sort([line], EXPECTED, [replace(start, over=AT - 2 * GRACE_S)]).unexplained == (line,)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +180,7 @@ def test_a_replica_answers_only_for_what_happened_to_itself(name: str, cause: Ca
     [
         ("controller-0", 'process.fault {"task": "x"}'),
         ("controller-0", 'evidence.refused {"code": "SIGNATURE_INVALID"}'),
+        ("controller-0", 'evidence.refused {"code": "CHALLENGE_EXPIRED", "detail": "else"}'),
         ("controller-0", 'ledger.drift {"counts": {"held_twice": 1, "pod_unrecorded": 1}}'),
         ("controller-0", 'tls.handshake.failed {"cause": "no-call", "listener": "admission"}'),
         ("controller-0", 'connections.cut {"cause": "full", "listener": "admission"}'),
@@ -122,7 +194,13 @@ def test_a_replica_answers_only_for_what_happened_to_itself(name: str, cause: Ca
             "agents",
             "no connection to spiffe://t/gpuwarden/controller at 127.0.0.1: bad",
         ),
+        (
+            "agents",
+            "no connection to spiffe://t/gpuwarden/controller at 127.0.0.1: refused: no h2",
+        ),
         ("agents", "asyncio Task exception was never retrieved"),
+        ("kube-apiserver", 'wrap.go:53 "Timeout or abort while handling" URI="/api/v1/pods"'),
+        ("kube-apiserver", "FinishRequest: post-timeout activity - panicked: true, err: x"),
     ],
 )
 def test_anything_else_is_not(program: str, text: str) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,12 @@ RECORD = {
         "holders": [{"pod": {"uid": "u-1"}, "state": "Confirmed"}],
     }
 }
+NOT_SERVED = (
+    '{"timestamp": "%s", "level": "warning", "event": "kube.cache.trouble", "reason": "the API'
+    ' server answered 429 TooManyRequests: storage is (re)initializing"}\n'
+)
+LATE = (timedelta(), timedelta(minutes=1))
+"""Of the line: while the cluster starts, and when everything stood long ago."""
 PENDING = {
     "spec": {},
     "status": {"phase": "Pending", "conditions": [{"message": "0/24 nodes are available"}]},
@@ -67,9 +74,9 @@ class StubbornApi(Api):
 class Cluster:
     """Its kills fail as soon as there is a pod: it has no replicas."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Path) -> None:
         self.api = StubbornApi()
-        self.lab = SimpleNamespace(api=self.api, log_sizes=dict)
+        self.lab = SimpleNamespace(api=self.api, log_sizes=lambda: {log: 0})
         self.pods = Namespace(self.api, "soak")
         self.fleet = SimpleNamespace(report=FleetReport(Tally(), alive=True))
 
@@ -90,10 +97,12 @@ def test_nothing_settles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(run, name, Phase(name, 0.3))
     own_log = tmp_path / "agents.log"
     own_log.write_text("")
+    log = tmp_path / "controller-0.log"
+    log.write_text("".join(NOT_SERVED % (datetime.now(UTC) + late).isoformat() for late in LATE))
     watch = Watch(lambda _: None, lambda _: None)
     shape = Shape(HANG_S / 60, 24, 60_000, 60, 60, 100)
     workers = Workers()
-    soak = Soak(Cluster(), shape, own_log, workers, watch)  # type: ignore[arg-type] # a fake
+    soak = Soak(Cluster(log), shape, own_log, workers, watch)  # type: ignore[arg-type] # a fake
     report = soak.run()
     assert workers.running(["kill", "rotate", "measure", "act on pods", "follow pods"]) == []
     assert report.failed[0].startswith("kill: ValueError(")
@@ -107,5 +116,8 @@ def test_nothing_settles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert differs.startswith("only ledger have Held(gpu='GPU-7'")
     assert left.startswith("reservation Held(gpu='GPU-7'")
     assert report.ledger.left == 1
+    (kind,) = report.logs.explained
+    assert (kind.name, kind.count) == ("custom resource not served yet", 1)
+    assert len(report.logs.unexplained) == 1
     assert isinstance(report.stuck[0], Stuck)
     assert "pods created, 0 bound" in watch.state()
