@@ -98,6 +98,7 @@ WITHHELD = {
     "export.s3.bucket",
     "export.s3.endpoint",
     "export.s3.prefix",
+    "hints.schedulerUrl",
 }
 """Paths, URLs, headers and free text; whoever adds such a key decides here."""
 

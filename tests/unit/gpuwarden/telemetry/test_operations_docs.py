@@ -74,7 +74,7 @@ def test_rates_are_taken_of_counters_and_histograms_only(page: str) -> None:
 
 VARIABLES = (
     *("OTEL_", "SPIFFE_", "GPUWARDEN_", "PIP_", "NVIDIA_", "CUDA_", "BGS_"),
-    *("SCHEDULER_NAME", "SOURCE_DATE_EPOCH", "HTTPS_PROXY"),
+    *("SCHEDULER_", "SOURCE_DATE_EPOCH", "HTTPS_PROXY"),
     *("AWS_", "HTTP_", "POSTGRES_", "S3_", "EXPORTER_TYPE", "CLUSTER_NAME", "BATCH_SIZE"),
     *("RETRY_COUNT", "LABEL_SELECTOR"),
 )
