@@ -128,6 +128,7 @@ def test_a_launcher_starts_the_projects_program_from_anywhere(folder: Path, tmp_
         "gpuwarden-agent",
         "gpuwarden-controller",
         "gpuwarden-sandbox",
+        "gpuwarden-score",
         "kubectl-gpuwarden",
         "python",
     ]
