@@ -198,6 +198,7 @@ class NvmlInventorySource:
     async def aclose(self) -> None:
         """Close the library, unless a call keeps it, and let the threads end."""
         try:
+            await self._thread.finish()
             await self._thread.run(self._session.close)
         except CallOverdueError as error:
             self._log.warning(Event.NVML_CALL_FAILED, call=error.call, error=TIMED_OUT)

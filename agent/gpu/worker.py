@@ -135,12 +135,26 @@ class NvmlThread:
         self._start().put(_Job(work, job))
         return await self._within_deadlines(job)
 
+    async def finish(self) -> None:
+        """End a pass that nobody waits for any more, after the call that it is in.
+
+        Raises CallOverdueError.
+        """
+        if self._job is not None and not self._job.done():
+            self._watch.abandon()
+            await self._ended(self._job)
+            _ignore(self._job)
+
     def close(self) -> None:
         """Let the thread end after what it is doing."""
         self._watch.abandon()
         self._jobs.put(None)
 
     async def _within_deadlines(self, job: asyncio.Future[T]) -> T:
+        await self._ended(job)
+        return job.result()
+
+    async def _ended(self, job: asyncio.Future[T]) -> None:
         end = self._since + self._deadlines.pass_s
         while True:
             before = self._watch.current
@@ -148,7 +162,7 @@ class NvmlThread:
             due = min(end, started + self._deadlines.call_s)
             await asyncio.wait({job}, timeout=max(due - time.monotonic(), 0.001))
             if job.done():
-                return job.result()
+                return
             if self._missed(end):
                 self._watch.abandon()
                 job.add_done_callback(_ignore)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.gpu.facts import DriverReloadedError
 from agent.gpu.inventory import MAX_PROCESSES, KnownGpu
@@ -778,6 +779,22 @@ async def test_init_that_hangs_and_closing_meanwhile(node: NvmlNode) -> None:
     assert reading.failed_reads == (failed("gpus", None, "nvmlInitWithFlags", "TIMEOUT"),)
     node.shows(h100_sxm(0))
     await until_ready(source)
+
+
+async def test_closing_during_a_reading_waits_for_its_call_and_complains_of_nothing(
+    node: NvmlNode,
+) -> None:
+    node.shows(h100_sxm(0))
+    source = node.source(Deadlines(call_s=HANG_S, pass_s=HANG_S, wait_s=0.02))
+    await source.read()
+    node.breaks(0, delay_ms={"nvmlDeviceGetSerial": 200})
+    with capture_logs() as lines:
+        reading = asyncio.create_task(source.read())
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await node.end(source)
+    assert lines == []
 
 
 async def test_closing_while_a_call_hangs_or_the_driver_is_gone(node: NvmlNode) -> None:

@@ -65,6 +65,43 @@ async def test_python_work_is_bounded_by_the_pass(thread: NvmlThread) -> None:
     thread.close()
 
 
+async def test_a_pass_that_nobody_waits_for_is_ended_after_its_call() -> None:
+    watch, inside, release, calls = CallWatch(), threading.Event(), threading.Event(), []
+    thread = NvmlThread(watch, Deadlines(call_s=HANG_S, pass_s=HANG_S))
+
+    def work() -> None:
+        for name in ("first", "second"):
+            with watch.calling(name):
+                calls.append(name)
+                inside.set()
+                release.wait()
+
+    waiting = asyncio.create_task(thread.run(work))
+    await asyncio.to_thread(inside.wait)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    ending = asyncio.create_task(thread.finish())
+    await asyncio.sleep(0)
+    release.set()
+    await ending
+    assert await thread.run(lambda: calls) == ["first"]
+    await thread.finish()
+    thread.close()
+
+
+async def test_a_pass_that_does_not_end_is_overdue(thread: NvmlThread) -> None:
+    release = threading.Event()
+    waiting = asyncio.create_task(thread.run(release.wait))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    with pytest.raises(CallOverdueError):
+        await thread.finish()
+    release.set()
+    await idle(thread)
+    thread.close()
+
+
 async def test_a_pass_that_was_given_up_makes_no_further_call() -> None:
     watch, release, calls = CallWatch(), threading.Event(), []
     thread = NvmlThread(watch, BRIEF)
