@@ -1,6 +1,7 @@
 """`python -m tests.bench [--only NAME …]`: measure, and write docs/benchmarks.md, .json and .svg.
 
-With `--only` the chosen parts replace theirs in the last results; the others stay.
+The part `hints` simulates, and writes into docs/learned-scores.md. With `--only` the chosen parts
+replace theirs in the last results; the others stay.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from tests.bench import (
 from tests.bench.child import ROOT
 from tests.bench.go_peers import build_peers
 from tests.bench.growth import growth
+from tests.bench.hints.compare import write_comparison
 from tests.bench.machine import describe
 from tests.bench.page import merged, page, table
 from tests.bench.plot import svg
@@ -39,6 +41,7 @@ DOCS = ROOT / "docs"
 PAGE, NUMBERS, PLOT = DOCS / "benchmarks.md", DOCS / "benchmarks.json", "benchmarks-growth.svg"
 CACHE = ROOT / "build" / "bench"
 GROWTH = "growth"
+HINTS = "hints"
 
 
 def parts(folder: Path, peers: Path) -> dict[str, Callable[[], list[Row]]]:
@@ -61,10 +64,14 @@ def parts(folder: Path, peers: Path) -> dict[str, Callable[[], list[Row]]]:
 
 def main() -> int:
     """Measure; exit status 0 where everything was measured, whether or not the goals hold."""
-    names = [*parts(Path(), Path()), GROWTH]
+    names = [*parts(Path(), Path()), GROWTH, HINTS]
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     chosen = parser.parse_args().only
+    if HINTS in chosen:
+        write_comparison(DOCS)
+    if chosen == [HINTS]:
+        return 0
     CACHE.mkdir(parents=True, exist_ok=True)
     try:
         peers = build_peers(CACHE)

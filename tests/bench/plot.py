@@ -19,7 +19,7 @@ def svg(curves: Sequence[Curve]) -> str:
     """All curves, two panels in a row; the dashed line is growth in proportion to the nodes."""
     rows = -(-len(curves) // _COLUMNS)
     width, height = _COLUMNS * _WIDTH, rows * _HEIGHT + _FOOT
-    foot = _text(width / 2, height - 9, "over the number of nodes; dashed: in proportion", "middle")
+    foot = text(width / 2, height - 9, "over the number of nodes; dashed: in proportion", "middle")
     panels = "".join(
         f'<g transform="translate({at % _COLUMNS * _WIDTH} {at // _COLUMNS * _HEIGHT})">'
         f"{_panel(curve)}</g>\n"
@@ -58,15 +58,15 @@ def _decades(values: Sequence[float]) -> tuple[int, int]:
 def _panel(curve: Curve) -> str:
     axes = _Axes(curve.points)
     heading = f"{escape(curve.title)}, {escape(curve.unit)}"
-    parts = [f'<g font-size="13">{_text(_WIDTH / 2, 20, heading, "middle")}</g>']
+    parts = [f'<g font-size="13">{text(_WIDTH / 2, 20, heading, "middle")}</g>']
     for power in range(axes.low, axes.high + 1):
         y = axes.y(10.0**power)
-        parts.append(_rule(_LEFT, y, _WIDTH - _RIGHT, y))
-        parts.append(_text(_LEFT - 6, y + 4, amount(10.0**power), "end"))
+        parts.append(rule(_LEFT, y, _WIDTH - _RIGHT, y))
+        parts.append(text(_LEFT - 6, y + 4, amount(10.0**power), "end"))
     for point in curve.points:
         x = axes.x(point.nodes)
-        parts.append(_rule(x, _TOP, x, _HEIGHT - _BOTTOM))
-        parts.append(_text(x, _HEIGHT - _BOTTOM + 18, f"{point.nodes:,}", "middle"))
+        parts.append(rule(x, _TOP, x, _HEIGHT - _BOTTOM))
+        parts.append(text(x, _HEIGHT - _BOTTOM + 18, f"{point.nodes:,}", "middle"))
     parts.append(_proportional(axes, curve.points))
     path = " ".join(f"{axes.x(p.nodes):.1f},{axes.y(p.value):.1f}" for p in curve.points)
     parts.append(f'<polyline points="{path}" fill="none" stroke="{_LINE}" stroke-width="2"/>')
@@ -74,7 +74,7 @@ def _panel(curve: Curve) -> str:
         x, y = axes.x(point.nodes), axes.y(point.value)
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{_LINE}"/>')
         anchor = {curve.points[0]: "start", curve.points[-1]: "end"}.get(point, "middle")
-        parts.append(_text(x + _BESIDE[anchor], y - 9, amount(point.value), anchor))
+        parts.append(text(x + _BESIDE[anchor], y - 9, amount(point.value), anchor))
     return "".join(parts)
 
 
@@ -83,13 +83,15 @@ def _proportional(axes: _Axes, points: Sequence[Point]) -> str:
     last = points[-1]
     nodes = max(points[0].nodes, last.nodes * 10.0**axes.low / last.value)
     first = last.value * nodes / last.nodes
-    return _rule(axes.x(nodes), axes.y(first), axes.x(last.nodes), axes.y(last.value), dashed=True)
+    return rule(axes.x(nodes), axes.y(first), axes.x(last.nodes), axes.y(last.value), dashed=True)
 
 
-def _rule(x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False) -> str:
+def rule(x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False) -> str:
+    """A line of the grid, or a dashed one."""
     style = f'stroke="{_LINE}" stroke-dasharray="4 4"' if dashed else f'stroke="{_GRID}"'
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {style}/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{_INK}">{text}</text>'
+def text(x: float, y: float, words: str, anchor: str) -> str:
+    """Words, already escaped."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{_INK}">{words}</text>'
