@@ -392,7 +392,7 @@ _TEXTS: Final = {
     UseFaultKind.SLICED_GPU: "kubelet gave the pod slices of {gpu}, where it has asked for as many"
     " GPUs",
     UseFaultKind.GONE_GPU: "the pod has {gpu}, which its node shows no more: it was replaced or"
-    " split anew",
+    " split again",
     UseFaultKind.UNRESERVED: "the pod was bound without a reservation and sees no GPU",
     UseFaultKind.UNRESERVED_USE: "{gpu} is used by {user}, and no reservation explains it",
 }

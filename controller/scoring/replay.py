@@ -104,7 +104,7 @@ Draw = Callable[[Sequence[str]], str]
 
 
 def replay(runs: Sequence[Run], parameters: Parameters, draws: Sequence[Draw]) -> Report:
-    """Choose a GPU type for each run anew; by chance once for each of `draws`.
+    """Choose a GPU type for each run again; by chance once for each of `draws`.
 
     Raises NothingToCompareError.
     """

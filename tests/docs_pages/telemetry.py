@@ -15,7 +15,7 @@ numbers. To a scraper that asks for OpenMetrics, as Prometheus does, the control
 of requests and of evidence carry exemplars with the `trace_id` of a sampled trace.
 
 With `metrics.fleet: true` a controller serves a second page, `/metrics/fleet`, with series for each
-node and GPU. Each scrape makes it anew, so what is gone has no series. Every replica serves the
+node and GPU. Each scrape makes a new one, so what is gone has no series. Every replica serves the
 same: take one of them, for example with `max by (UUID, node) (gpuwarden_gpu_info)`. `UUID` is spelt
 as by NVIDIA's DCGM exporter, so its metrics can be joined:
 

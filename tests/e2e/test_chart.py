@@ -285,7 +285,7 @@ def test_uninstallation_leaves_what_is_remembered_and_pods_start(world: World) -
 
 @pytest.mark.long
 def test_without_webhooks_the_extender_places_pods(world: World) -> None:
-    """Installed anew, beside what an installation with webhooks has left."""
+    """Installed again, beside what an installation with webhooks has left."""
     world.release.uninstall("--ignore-not-found")
     world.changed = {"webhooks": {"enabled": False}}
     world.release.install(world.release.values(**world.changed))

@@ -207,7 +207,7 @@ async def simulate(truth: Workload, admission: Admission, placer: Placer) -> lis
             waiting.append(await admission.admit(arriving.popleft(), cluster))
             waiting.sort(key=lambda x: (-x.priority, x.job.number))
         else:
-            raise RuntimeError(f"{len(waiting)} pods wait for ever, expected a node for each")
+            raise RuntimeError(f"{len(waiting)} pods can never run, expected a node for each")
         for pod in tuple(waiting):
             if pod.asks not in stuck and cluster.has_room(pod.job.type.gpus):
                 node = await placer.place(pod, cluster)

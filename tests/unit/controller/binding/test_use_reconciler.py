@@ -428,7 +428,7 @@ async def test_what_the_log_remembers_of_faults_goes_on() -> None:
     assert (sink.begun, sink.counts) == ([], {UseFaultKind.UNRESERVED_USE: 1})
 
 
-async def test_without_a_readable_log_it_begins_anew() -> None:
+async def test_without_a_readable_log_it_begins_from_zero() -> None:
     world = World()
     world.log_is_broken = True
     use_reconciler, _ = world.replica()

@@ -350,7 +350,7 @@ def told(
             UseFaultKind.GONE_GPU,
             ON_POD,
             "GpuMismatch",
-            "the pod has GPU-a, which its node shows no more: it was replaced or split anew",
+            "the pod has GPU-a, which its node shows no more: it was replaced or split again",
         ),
         (
             UseFaultKind.UNRESERVED,
