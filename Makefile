@@ -11,6 +11,7 @@ SOURCES := agent controller gpuwarden sandbox tests
 JOBS ?= auto
 NODES ?= 500
 FUZZ_SECONDS ?= 60
+ROUNDS ?= 10
 MINUTES ?= 30
 K ?=
 FUZZ_TARGETS ?= evidence envelope extender configuration admission records
@@ -29,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 E2E_WORKERS := $(if $(K),-n0,-n3 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock lock-debian golden docs manifests images lab e2e e2e-long soak hardware clean
+.PHONY: help setup demo fleet bench test test-random check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock lock-debian golden docs manifests images lab e2e e2e-long soak hardware clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ \
@@ -80,6 +81,11 @@ test: setup $(FUZZER) ## All tests, with the coverage floors
 	mkdir -p build/coverage && rm -f build/coverage/.coverage*
 	COVERAGE_FILE=build/coverage/.coverage $(WHOLE_RUN) build/whole-run/test -- -n $(JOBS) --dist worksteal -p tests.measured --cov --cov-report= $(ARGS)
 	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m tests.coverage_floors
+
+test-random: setup ## The tests with drawn examples (Hypothesis), ROUNDS times with examples of their own
+	@set -e; for round in $$(seq $(ROUNDS)); do \
+	  $(BIN)/python -m pytest -q -n $(JOBS) -m hypothesis --hypothesis-profile=random $(ARGS); \
+	done
 
 check: setup format lint types contracts generated commits unit ## Before each commit: format, lint, types, contracts, generated code, fast tests
 

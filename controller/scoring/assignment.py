@@ -1,8 +1,8 @@
 """Gives the jobs of a gang GPU types at once: entropic optimal transport in the log domain.
 
 Each job has mass one, each type takes at most its capacity. What capacities leave over goes to a
-row of its own, so the sums of rows and columns hold exactly in the limit. All is done with
-logarithms: costs of any size neither overflow nor vanish.
+row of its own, so the sums of rows and columns hold exactly in the limit. Costs count as parts of
+the largest, and all is done with logarithms: costs of any size neither overflow nor vanish.
 """
 
 import math
@@ -32,9 +32,11 @@ def transport_plan(
     if spare < 0:
         raise NotEnoughError(f"{len(costs)} jobs, expected at most {sum(capacities):g}")
     finite = [cost for row in costs for cost in row if math.isfinite(cost)]
-    low, span = min(finite, default=0.0), max(finite, default=0.0) - min(finite, default=0.0)
-    sharp = 1 / (_SHARPNESS * span) if span else 1.0
-    kernel = [[-(cost - low) * sharp for cost in row] for row in costs]
+    largest = max(map(abs, finite), default=0.0) or 1.0
+    parts = [[cost / largest for cost in row] for row in costs]
+    low = min(finite, default=0.0) / largest
+    span = (max(finite, default=0.0) / largest - low) or 1.0
+    kernel = [[-(part - low) / (_SHARPNESS * span) for part in row] for row in parts]
     masses = [0.0] * len(costs)
     if spare > 0:
         kernel.append([0.0] * len(capacities))

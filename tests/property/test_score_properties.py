@@ -164,7 +164,7 @@ def test_the_cap_holds_over_every_window(cap: float, size: int, wants: list[bool
 @settings(max_examples=60)
 @given(data=st.data(), jobs=st.integers(1, 6), types=st.integers(1, 4))
 def test_an_assignment_keeps_capacities(data: st.DataObject, jobs: int, types: int) -> None:
-    row = st.lists(st.floats(-1e6, 1e6), min_size=types, max_size=types)
+    row = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=types, max_size=types)
     costs = data.draw(st.lists(row, min_size=jobs, max_size=jobs))
     room = data.draw(st.lists(st.integers(0, 6), min_size=types, max_size=types))
     room[0] += max(0, jobs - sum(room))

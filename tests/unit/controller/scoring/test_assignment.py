@@ -23,6 +23,12 @@ def test_costs_of_any_size_are_told_apart(scale: float) -> None:
     assert plan == [pytest.approx([1, 0], abs=1e-3), pytest.approx([0, 1], abs=1e-3)]
 
 
+@pytest.mark.parametrize("costs", [[[0.0], [2.3e-309]], [[-1.7e308, 1.7e308], [1.7e308, -1.7e308]]])
+def test_costs_at_the_ends_of_floats_give_whole_jobs(costs: list[list[float]]) -> None:
+    plan = transport_plan(costs, [2] * len(costs[0]))
+    assert [sum(row) for row in plan] == pytest.approx([1, 1])
+
+
 def test_rows_and_columns_add_up_where_a_type_is_wanted_by_all() -> None:
     plan = transport_plan([[1, 9], [2, 9], [3, 9], [4, 9]], [1, 3])
     assert [sum(row) for row in plan] == pytest.approx([1] * 4)
