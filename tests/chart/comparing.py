@@ -32,7 +32,7 @@ Key = str
 def of_chart() -> dict[Key, Object]:
     """What helm makes, without jobs and pods that belong to helm itself."""
     found = [x for x in render(SAME) if "helm.sh/hook" not in annotations(x)]
-    return {key(x): _plain(x) for x in found}
+    return {key(x): plain(x) for x in found}
 
 
 def of_kustomize(folder: Path) -> dict[Key, Object]:
@@ -46,7 +46,7 @@ def of_kustomize(folder: Path) -> dict[Key, Object]:
         ],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(parts))
-    return {key(x): _plain(x) for x in rendered(folder)}
+    return {key(x): plain(x) for x in rendered(folder)}
 
 
 def key(x: Object) -> Key:
@@ -62,13 +62,13 @@ def differences(ours: Object, theirs: Object) -> set[str]:
     return {path for path in left.keys() | right.keys() if left.get(path) != right.get(path)}
 
 
-def _plain(x: Any) -> Any:
+def plain(x: Any) -> Any:
     """Without what helm and kustomize add to everything, and without their order of lists."""
     if isinstance(x, list):
-        return [_plain(y) for y in x]
+        return [plain(y) for y in x]
     if not isinstance(x, dict):
         return x
-    kept = {name: _plain(value) for name, value in x.items()}
+    kept = {name: plain(value) for name, value in x.items()}
     for name, added in (("labels", _ADDED_LABELS), ("annotations", _ADDED_ANNOTATIONS)):
         if isinstance(kept.get(name), dict):
             kept[name] = {a: b for a, b in kept[name].items() if not added.match(a)}

@@ -1,5 +1,6 @@
 {{/*
-Values of the charts that people come from, put where this chart looks for them. Every template begins
+Values of the charts that people come from, and what follows from others, put where this chart looks
+for them. Every template begins
 with it, because none is sure to be the first; twice is like once.
 */}}
 {{- define "gpuwarden.aliases" -}}
@@ -13,6 +14,13 @@ with it, because none is sure to be the first; twice is like once.
 {{- end }}
 {{- with .Values.webhook.timeoutSeconds }}{{ $_ := set $.Values.webhooks "timeoutSeconds" . }}{{ end }}
 {{- with .Values.webhook.schedulerUrl }}{{ $_ := set $.Values.hints "schedulerUrl" . }}{{ end }}
+{{- if .Values.hints.scorer.enabled }}
+{{- $own := printf "http://gpuwarden-score.%s.svc:8080" .Release.Namespace }}
+{{- if not (has .Values.hints.schedulerUrl (list "" $own)) }}
+{{- fail (printf "hints.schedulerUrl: %q, expected nothing with hints.scorer.enabled: true, which is asked" .Values.hints.schedulerUrl) }}
+{{- end }}
+{{- $_ := set .Values.hints "schedulerUrl" $own }}
+{{- end }}
 {{- if and .Values.webhook.caBundle (eq .Values.certificates.mode "given") }}
 {{- $_ := set .Values.certificates "caBundle" (b64dec .Values.webhook.caBundle) }}
 {{- end }}

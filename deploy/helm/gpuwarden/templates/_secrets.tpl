@@ -9,7 +9,7 @@ Takes `path` of the group and `given`, a map. No value is shown.
 {{- include "gpuwarden.refuseSecrets" (dict "path" $path "given" $value) }}
 {{- else if and $value (regexMatch "(?i)(password|passwd|token|secret|secret_?access_?key|api_?key|credentials?|otlpheaders)$" $key) }}
 {{- $variables := dict "authToken" "HTTP_AUTH_TOKEN" "password" "POSTGRES_PASSWORD" "otlpHeaders" "GPUWARDEN_TELEMETRY_OTLP_HEADERS" }}
-{{- $instead := printf "Give %s by valueFrom.secretKeyRef in %s.extraEnv" (get $variables $key | default "its variable") (regexFind "^[a-z]+" $path) }}
+{{- $instead := printf "Give %s by valueFrom.secretKeyRef in %s.extraEnv" (get $variables $key | default "its variable") (regexReplaceAll "\\.(config|settings)\\..*$" $path "") }}
 {{- if regexMatch "(^|\\.)export\\." $path }}
 {{- $instead = printf "Put it as %s into the Secret that export.existingSecret names" (get $variables $key | default "its variable") }}
 {{- end }}

@@ -102,6 +102,17 @@ listen:
 {{- end }}
 {{- end -}}
 
+{{- define "gpuwarden.scoreSettings" -}}
+apiVersion: config.gpuwarden.dev/v1alpha1
+kind: ScoreConfig
+{{ mustMergeOverwrite (include "gpuwarden.ownScoreSettings" . | fromYaml) .Values.hints.scorer.config | toYaml }}
+{{- end -}}
+
+{{- define "gpuwarden.ownScoreSettings" -}}
+listen: ":8080"
+database: /var/lib/gpuwarden/score.db
+{{- end -}}
+
 {{- define "gpuwarden.spireServer" -}}
 {{- if eq .Values.spire.mode "bundled" -}}
 gpuwarden-spire-server:8081
