@@ -170,15 +170,20 @@ class Session:
         svid: Svid,
         replica: Address,
         stream: int,
+        arrived: Callable[[], None] = lambda: None,
         accepted: Callable[[], None],
         acknowledged: Callable[[tuple[GpuEvent, ...]], None] = lambda _events: None,
     ) -> None:
-        """`acknowledged` hears which failures this controller holds from now on."""
+        """`arrived` hears of the first challenge, `accepted` of each evidence that was accepted.
+
+        `acknowledged` hears which failures this controller holds from now on.
+        """
         self._ports = ports
         self._svid = svid
         self._replica = replica
         self._number = stream
         self._is_open = False
+        self._arrived = arrived
         self._accepted = accepted
         self._acknowledged = acknowledged
         self._events: asyncio.Queue[machine.Event | _Received] = asyncio.Queue()
@@ -260,6 +265,7 @@ class Session:
             # Hello waits in a buffer until there is a connection: only an answer shows one.
             self._is_open = True
             self._ports.recorder.record_opened(self._replica, self._number)
+            self._arrived()
         return found
 
     def _report(self, verdict: Verdict, about: About) -> None:

@@ -4,8 +4,9 @@ Make-before-break: a new SVID, or a stream that grows old, opens a second stream
 and only when the controller has accepted that one is the first one closed. A new SVID
 waits a little, so that a fleet does not come at once, unless the authority of the old
 one has left the trust bundle: then the next evidence on the old stream would be refused. Streams
-that end are opened again after a back-off with full jitter, which is reset by an
-acceptance. An agent that was superseded opens nothing any more.
+that end are opened again after a back-off with full jitter, which is reset by an acceptance. While
+a stream is on its way to the controller no other is opened. An agent that was superseded opens
+nothing any more.
 
 Pure: reads no clock and draws no randomness; `now_ns` is CLOCK_BOOTTIME and
 `jitter` is uniform in [0, 1).
@@ -63,9 +64,9 @@ class Stream:
     renew_ns: int | None
     """When a successor is to be opened; None once one was asked for."""
     accepted: bool = False
-    has_overtaken: bool = False
-    """An older stream of this process was still being opened when this one was. It may come to
-    the controller after this one, which then supersedes this one by it."""
+    arrived: bool = False
+    """The controller has answered it. Until then no other is opened: that one could come first, and
+    the controller would take this one for the newer, and end the other as superseded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,13 @@ class IdentityChanged:
     """There is another SVID, or none."""
 
     identity: Identity | None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """The controller answered this stream's greeting."""
+
+    stream: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,7 @@ class Halt:
     """Open nothing any more and close what is open."""
 
 
-Event = IdentityChanged | Accepted | Ended | Due | Halt
+Event = IdentityChanged | Arrived | Accepted | Ended | Due | Halt
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +156,8 @@ class Link:
         """When Due is to be fed, if at all."""
         if self.halted:
             return None
-        renewals = [self.current.renew_ns] if self.current and not self.successor else []
+        current = self.current
+        renewals = [current.renew_ns] if current and current.arrived and not self.successor else []
         opens = [self.open_ns] if self.identity else []
         return min((at for at in (*renewals, *opens) if at is not None), default=None)
 
@@ -162,13 +171,17 @@ def backoff_s(failures: int, timing: LinkTiming, jitter: float) -> float:
     return jitter * min(timing.backoff_cap_s, bound)
 
 
-def step(link: Link, event: Event, now_ns: int, jitter: float) -> Step:
+def step(  # noqa: PLR0911 -- one case per event
+    link: Link, event: Event, now_ns: int, jitter: float
+) -> Step:
     """The one transition function; a halted link does nothing any more."""
     if link.halted:
         return link, ()
     match event:
         case IdentityChanged(identity):
             return _identity(link, identity, now_ns, jitter)
+        case Arrived(stream):
+            return _arrived(link, stream, now_ns, jitter)
         case Accepted(stream):
             return _accepted(link, stream)
         case Ended(stream, reason):
@@ -186,7 +199,7 @@ def _identity(link: Link, identity: Identity | None, now_ns: int, jitter: float)
     if link.current is None:
         return replace(link, open_ns=_earliest(link.open_ns, now_ns, link)), ()
     newest = link.successor or link.current
-    if newest.identity.generation == identity.generation:
+    if newest.identity.generation == identity.generation or not newest.arrived:
         return link, ()
     actions: tuple[Action, ...] = ()
     if link.successor is not None:
@@ -211,6 +224,16 @@ def _spread_ns(link: Link, old: Identity, now_ns: int, jitter: float) -> int:
     return int(jitter * window_ns)
 
 
+def _arrived(link: Link, stream: int, now_ns: int, jitter: float) -> Step:
+    """An SVID that came meanwhile is taken into use now."""
+    current, successor = link.current, link.successor
+    if successor is not None and successor.stream == stream:
+        link = replace(link, successor=replace(successor, arrived=True))
+    elif current is not None and current.stream == stream:
+        link = replace(link, current=replace(current, arrived=True))
+    return _identity(link, link.identity, now_ns, jitter)
+
+
 def _accepted(link: Link, stream: int) -> Step:
     if link.current is not None and link.current.stream == stream:
         return replace(link, current=replace(link.current, accepted=True), failures=0), ()
@@ -227,21 +250,15 @@ def _ended(link: Link, stream: int, reason: EndReason, now_ns: int, jitter: floa
     newest = link.successor or link.current
     if newest is None or stream not in _numbers(link):
         return link, ()  # closed from this side
-    # The controller also ends one of this agent's own two streams as superseded, mostly the older
-    # one: only the end of the newest one concerns this process, and not where the other of its
-    # own may be the reason. Another instance supersedes that one as well.
-    had_successor = link.successor is not None
-    is_own = had_successor and newest.has_overtaken
-    is_superseded = reason is EndReason.SUPERSEDED and stream == newest.stream
+    # The older of this agent's own two streams is superseded by its successor: only the end of the
+    # newest one says that there is another instance.
     link = _without(link, stream)
-    if is_superseded and not is_own:
+    if stream != newest.stream:
+        return link, ()  # the successor is on its way already
+    if reason is EndReason.SUPERSEDED:
         link, actions = _halt(link, "another instance took over")
         return link, (*actions, Superseded())
-    if had_successor and stream != newest.stream:
-        return link, ()  # the successor is on its way already
     delay = _ns(backoff_s(link.failures, link.timing, jitter))
-    if is_superseded:  # the end of the other one comes first, where it was another instance
-        delay += _ns(link.timing.backoff_base_s)
     return replace(link, failures=link.failures + 1, open_ns=now_ns + delay), ()
 
 
@@ -251,7 +268,9 @@ def _due(link: Link, now_ns: int, jitter: float) -> Step:
     if link.open_ns is not None and link.open_ns <= now_ns:
         return _open(replace(link, open_ns=None), link.identity, now_ns, jitter)
     current = link.current
-    if current is None or current.renew_ns is None or current.renew_ns > now_ns or link.successor:
+    if current is None or not current.arrived or link.successor:
+        return link, ()
+    if current.renew_ns is None or current.renew_ns > now_ns:
         return link, ()
     renewing = replace(link, current=replace(current, renew_ns=None))
     return _open(renewing, link.identity, now_ns, jitter)
@@ -266,7 +285,6 @@ def _open(link: Link, identity: Identity, now_ns: int, jitter: float) -> Step:
     if link.current is None:
         link = replace(link, current=stream)
     else:
-        stream = replace(stream, has_overtaken=not link.current.accepted)
         link = replace(link, successor=stream)
     return link, (Open(stream.stream, identity.generation),)
 

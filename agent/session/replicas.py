@@ -237,6 +237,7 @@ class ReplicaLink:
             svid=svid,
             replica=self._replica,
             stream=stream,
+            arrived=lambda: self._events.put_nowait(links.Arrived(stream)),
             accepted=lambda: self._events.put_nowait(links.Accepted(stream)),
             acknowledged=self._is_held,
         )

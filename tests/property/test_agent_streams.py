@@ -147,7 +147,7 @@ class OneLink(RuleBasedStateMachine):
         self.link = Link(LinkTiming())
         self.now_ns = 0
         self.open: dict[int, int] = {}
-        self.accepted: set[int] = set()
+        self.arrived: set[int] = set()
         self.generation = 0
         self.halted = False
 
@@ -160,10 +160,14 @@ class OneLink(RuleBasedStateMachine):
                     assert not self.halted
                     assert stream not in self.open
                     assert generation == self.generation
+                    # So they come to the controller in the order in which they are opened.
+                    assert self.open.keys() <= self.arrived
                     self.open[stream] = generation
                 case links.Close(stream, _):
                     assert stream in self.open
                     self.check_break(event, stream, before)
+                    if not self.link.halted:
+                        assert stream in self.arrived
                 case links.Superseded():
                     self.halted = True
         return actions
@@ -199,8 +203,16 @@ class OneLink(RuleBasedStateMachine):
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
+    def arrive(self, data: st.DataObject) -> None:
+        stream = data.draw(st.sampled_from(sorted(self.open)))
+        self.arrived.add(stream)
+        self.feed(links.Arrived(stream))
+
+    @precondition(lambda self: self.open.keys() & self.arrived)
+    @rule(data=st.data())
     def accept(self, data: st.DataObject) -> None:
-        self.feed(links.Accepted(data.draw(st.sampled_from(sorted(self.open)))))
+        arrived = sorted(self.open.keys() & self.arrived)
+        self.feed(links.Accepted(data.draw(st.sampled_from(arrived))))
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), reason=st.sampled_from(EndReason))
