@@ -384,18 +384,16 @@ ADMISSION: Final = Group(
         Check(
             "webhooks-registered",
             "the webhooks are registered for all resources",
-            "Pods and their ephemeral containers, `pods/binding` and the old resource `bindings`,"
-            " each in enforced and in other namespaces, with `failurePolicy: Fail`. No enforced"
-            " namespace is left out; others beside the cluster's own are a warning. So is an"
-            " installation without webhooks.",
+            "Pods, ephemeral containers, `pods/binding` and `bindings`, with `failurePolicy: Fail`."
+            " No enforced namespace is left out. Other namespaces that are left out, beside the"
+            " cluster's own, are a warning, and so is an installation without webhooks.",
             webhooks_are_registered,
             "admission.md#install",
         ),
         Check(
             "webhooks-ca",
             "the caBundle verifies the served certificate",
-            "The chain that a controller serves is verified as the API server does it, for the name"
-            " of the Service or the host of the URL, with the `caBundle` of each webhook.",
+            "Each webhook's `caBundle` verifies what a controller serves, for the webhook's host.",
             bundle_verifies_what_is_served,
             "troubleshooting.md#tls-handshakes-fail",
         ),
@@ -409,22 +407,22 @@ ADMISSION: Final = Group(
         Check(
             "api-server-certificate",
             "the API server shows its client certificate",
-            "Managed control planes cannot be given one: then the network has to keep others out."
-            " The URL of a webhook is no secret, since the API server quotes it in errors.",
+            "Managed control planes cannot be given one. Then the network has to keep others out:"
+            " the URL of a webhook is no secret.",
             api_server_shows_a_certificate,
             "troubleshooting.md#a-client-certificate-ends",
         ),
         Check(
             "pod-mutated",
             "a pod with a requirement is patched (dry run)",
-            "A pod that requires level L0 is created with `dryRun=All`: nothing is stored.",
+            "The pod requires level L0 and is not stored.",
             a_pod_is_mutated,
             "troubleshooting.md#a-managed-pod-stays-pending",
         ),
         Check(
             "pod-refused",
             "a pod with a wrong requirement is refused (dry run)",
-            "A pod whose `gpuwarden.dev/gpu-count` is no number is created with `dryRun=All`.",
+            "Its `gpuwarden.dev/gpu-count` is no number.",
             a_wrong_pod_is_refused,
             "troubleshooting.md#a-managed-pod-stays-pending",
         ),

@@ -157,15 +157,14 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "controller-answers",
             "a controller answers you",
-            "Asked as `gpuwarden status` asks, with the same options. One replica answers; what is"
-            " about a controller below is about that one.",
+            "By the same options as `gpuwarden status`. The checks below are about this replica.",
             controller_answers,
             "inspect-grpc.md#what-goes-wrong",
         ),
         Check(
             "controller-ready",
             "the controller is ready",
-            "It says why it does not decide yet: `/readyz` has the same reasons.",
+            "It says why it does not decide yet, as `/readyz` does.",
             controller_is_ready,
             "operations.md#readiness-reasons",
         ),
@@ -179,38 +178,37 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "versions",
             "all parts have one version",
-            "During an upgrade they differ for a while; agents of the version before are served.",
+            "They may differ during an upgrade.",
             versions_are_equal,
             "upgrades.md",
         ),
         Check(
             "lease",
             "a leader is elected",
-            "The Lease `gpuwarden-controller` was renewed within its duration, by the API server's"
-            " clock. Without a leader nobody writes Events and status of objects.",
+            "The Lease `gpuwarden-controller` was renewed in time. Without a leader nobody writes"
+            " Events and status of objects.",
             lease_is_fresh,
             "kubernetes-api.md",
         ),
         Check(
             "store",
             "the store of enrollments and reservations is reachable",
-            f"By the controller's metrics; its copies of the cluster's objects are less than"
-            f" {_STALE_WATCH_S:.0f} s old.",
+            f"The controller's copies of its objects are less than {_STALE_WATCH_S:.0f} s old.",
             store_is_reachable,
             "ledger.md#states",
         ),
         Check(
             "enforcement",
             "refusals take effect",
-            "With `enforcement: report` gpuwarden judges and refuses nothing: for trying it out.",
+            "With `enforcement: report` gpuwarden judges and refuses nothing.",
             enforcement_is_on,
             "admission.md#try-it-first",
         ),
         Check(
             "evaluation",
             "made-up GPUs are refused",
-            "With `evaluation.enabled` agents may show GPUs that do not exist: for trying gpuwarden"
-            " out without any, and to be uninstalled before it is installed for real.",
+            "With `evaluation.enabled` agents may show GPUs that do not exist. Uninstall it before"
+            " you install for real.",
             gpus_are_real,
             "kind.md",
         ),

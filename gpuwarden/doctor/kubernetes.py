@@ -187,8 +187,7 @@ def definitions_are_established(facts: Facts) -> Verdict:
 API: Final = Check(
     "kubernetes-api",
     "the Kubernetes API answers",
-    "Without it nothing of the cluster is checked. The kubeconfig, or in a pod the service account,"
-    " says where it is.",
+    "Without it nothing of the cluster is checked.",
     api_answers,
 )
 VERSION: Final = Check(
@@ -207,8 +206,7 @@ APIS: Final = Check(
 READS: Final = Check(
     "caller-reads",
     "you may read what is checked",
-    "Asked by SelfSubjectAccessReview. Checks of what you may not read are not made."
-    " `deploy/doctor` has a ClusterRole and a Role with exactly these rights.",
+    "What you may not read is not checked. `deploy/doctor` has exactly these rights.",
     caller_may_read,
 )
 
@@ -220,15 +218,13 @@ BEFORE: Final = Group(
         Check(
             "caller-installs",
             "you may install gpuwarden",
-            "Asked by SelfSubjectAccessReview. The manifests hold custom resources, webhooks,"
-            " admission policies and roles; for roles you need what they grant, or `escalate`.",
+            "To create roles you need what they grant, or the right `escalate`.",
             caller_may_install,
         ),
         Check(
             "not-installed",
             "gpuwarden is not installed yet",
-            "A cluster has one installation. Custom resources that are left from an earlier one"
-            " hold its enrollments, which count again.",
+            "A cluster has one installation. Enrollments of an earlier one count again.",
             nothing_is_installed,
             "uninstall.md#installing-again",
         ),
@@ -249,7 +245,7 @@ NAMESPACE: Final = Check(
 CUSTOM_RESOURCES_CHECK: Final = Check(
     "custom-resources",
     "the custom resources are defined",
-    "Enrollments, reservations and the policy are objects of these CustomResourceDefinitions.",
+    "They hold enrollments, reservations and the policy.",
     definitions_are_established,
     "kubernetes-api.md",
 )

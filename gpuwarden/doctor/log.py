@@ -63,8 +63,7 @@ LOG: Final = Group(
         Check(
             "log-witnesses",
             "no agent accuses the log",
-            "Agents keep the last checkpoint of each controller's log, and report a log that does"
-            " not continue it.",
+            "Agents report a log that does not continue the checkpoint that they keep.",
             nobody_accuses_the_log,
             "troubleshooting.md#agents-accuse-an-audit-log",
         ),

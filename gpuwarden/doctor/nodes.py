@@ -337,15 +337,14 @@ LABELLED: Final = Check(
 SHARED: Final = Check(
     "gpu-sharing",
     "the device plugin shares no GPU",
-    "With timeSlicing or mps it counts a GPU several times, and several pods get one GPU.",
+    "With timeSlicing or mps several pods get one GPU.",
     gpus_are_not_shared,
     "binding-webhook.md#after-start",
 )
 VARIABLES: Final = Check(
     "device-variables",
     "no image can name GPUs that its pod has not got",
-    "A device plugin that gives CDI devices alone sets no variable, so NVIDIA_VISIBLE_DEVICES of an"
-    " image counts where the toolkit takes variables of unprivileged containers.",
+    "Where a device plugin gives CDI devices alone, NVIDIA_VISIBLE_DEVICES of an image may count.",
     images_see_no_other_gpus,
     "threat-model.md",
 )
@@ -370,14 +369,14 @@ NODES_GROUP: Final = Group(
         Check(
             "evidence",
             "every node's evidence is fresh",
-            "Every GPU node is eligible; nodes that are not are named with their code.",
+            "Every GPU node is eligible.",
             evidence_is_fresh,
             "troubleshooting.md#a-node-has-no-evidence-or-is-stale",
         ),
         Check(
             "clocks",
             "clocks agree",
-            "Each node's wall clock is compared with the controller's in each evidence.",
+            "Each node's wall clock is compared with the controller's.",
             clocks_agree,
             "troubleshooting.md#clocks-differ",
         ),

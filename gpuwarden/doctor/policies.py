@@ -61,15 +61,14 @@ POLICIES_GROUP: Final = Group(
         Check(
             "policies-bound",
             "the admission policies are bound and deny",
-            "They keep annotations, labels and Bindings as they were written, while no controller"
-            " runs too.",
+            "They protect annotations, labels and Bindings, also while no controller runs.",
             policies_are_bound,
             "policies.md#install",
         ),
         Check(
             "protection-bound",
             "the policy of protected nodes is bound",
-            "`protection: cluster` declares it; it refuses tolerations of the taint.",
+            "`protection: cluster` needs it.",
             protection_is_bound,
             "policies.md#protection",
         ),

@@ -166,8 +166,8 @@ SCHEDULER_GROUP: Final = Group(
         Check(
             "scheduler-runs",
             "the dedicated scheduler runs",
-            "The Deployment `gpuwarden-scheduler`. With the extender in the cluster's own scheduler"
-            " there is none, and its configuration is on the control plane's nodes.",
+            "The Deployment `gpuwarden-scheduler`. There is none where the cluster's own scheduler"
+            " has the extender.",
             scheduler_runs,
             "scheduling.md",
         ),
@@ -183,7 +183,7 @@ SCHEDULER_GROUP: Final = Group(
         Check(
             "scheduler-extender",
             "the scheduler reaches the extender",
-            "By the requests and TLS handshakes that the replica which answers has counted.",
+            "By the requests and TLS handshakes that the replica has counted.",
             scheduler_reaches_the_extender,
             "troubleshooting.md#tls-handshakes-fail",
         ),

@@ -114,7 +114,7 @@ def svids_are_valid(facts: Facts) -> Verdict:
 SPIRE_BEFORE: Final = Check(
     "spire-installed",
     "SPIRE is installed",
-    "Every node needs a SPIRE agent, whose socket is mounted into the pods.",
+    "Every node needs a SPIRE agent.",
     spire_is_installed,
 )
 SPIRE: Final = Group(
@@ -131,16 +131,16 @@ SPIRE: Final = Group(
         Check(
             "spire-policy",
             "the SPIRE server lets the controller read, and nothing else",
-            "The controller tries a call that it never needs. Where that is let through, whoever"
-            " takes the controller over can issue any SVID.",
+            "The controller tries a call that it never needs. If it succeeds, whoever takes the"
+            " controller over can issue any SVID.",
             spire_lets_read_only,
             "spire.md",
         ),
         Check(
             "spire-entries",
             "the registration entries are right",
-            "The SPIRE server has an entry of the controller and of each agent, and the SPIRE agent"
-            " above each is attested. ClusterSPIFFEID objects of gpuwarden are not `admin`.",
+            "Controller and agents have one each, below an attested SPIRE agent. No"
+            " ClusterSPIFFEID is `admin`.",
             entries_are_right,
             "troubleshooting.md#no-svid",
         ),

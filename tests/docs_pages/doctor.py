@@ -11,10 +11,9 @@ _HEAD: Final = """\
 
 Generated from the checks by `make docs`; do not edit.
 
-`gpuwarden doctor` checks an installation from your workstation or from a pod, and says for each
-fault what it saw, what it expected, one command, and where to read on. It changes nothing: it
-reads objects, asks which rights you have, and creates two pods with `dryRun=All`, which are not
-stored.
+`gpuwarden doctor` says for each fault what it saw, what it expected, one command, and where to
+read on. It changes nothing: it reads objects, asks which rights you have, and creates two pods
+with `dryRun=All`, which are not stored.
 
 ```console
 $ gpuwarden doctor --pre                     # before the installation
@@ -44,27 +43,20 @@ GPU nodes
 | failed | it is not as it must be; the command exits with 3 |
 | not checked | a fact could not be read, and it says why; or there is nothing to check |
 
-What could not be read never passes. Without an answer of the Kubernetes API, or of a controller,
-the first check of each fails and the checks that need it are not made. Look at the last line: how
-many checks were not made is part of the answer.
+What could not be read never passes. Look at the last line: how many checks were not made is part
+of the answer.
 
 ## Who is asked
 
-**The Kubernetes API**, by `--kubeconfig` and `--context`, else `KUBECONFIG`, `~/.kube/config`, or
-the service account of the pod: as [every command](workstation.md) does. Every call ends after
-`--timeout`; after one without an answer nothing more is asked.
+- **The Kubernetes API**, by the [kubeconfig of every command](workstation.md), or the service
+    account of the pod. Every call ends after `--timeout`.
+- **A controller**, by the same kubeconfig, or by `--server` and the [other
+    options](reference/cli.md). One replica answers: repeat checks of certificates, SVIDs, log and
+    extender with another `--server`.
+- **The audit log** of this machine: `--audit-log`, by default `/var/lib/gpuwarden/audit`. More
+    than 256 MiB are not read: use [`gpuwarden audit verify`](reference/audit.md).
 
-**A controller**, by the same kubeconfig, or by `--server` and the other options of
-[every command](reference/cli.md); here `--server` may be given beside `--kubeconfig`. One
-replica answers. Checks of certificates, SVIDs, the log and the extender are about that replica:
-repeat them with another `--server` where replicas may differ. The time by which leases and
-certificates are judged is the API server's, not your machine's.
-
-**The audit log** of this machine: `--audit-log`, by default `/var/lib/gpuwarden/audit`. A log of
-more than 256 MiB is not read; use [`gpuwarden audit verify`](reference/audit.md).
-
-In a controller's pod both are near, but its service account may read little; what it may not read
-is not checked:
+In a controller's pod the service account may read little; what it may not read is not checked:
 
 ```console
 $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
@@ -75,10 +67,8 @@ $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
 `kubectl apply -k deploy/doctor` creates a ClusterRole and a Role with what is read, and binds
 both to the service account `gpuwarden-doctor`. They hold no secrets. The dry runs need the right
 to create pods in one namespace (`--dry-run-namespace`, by default the first enforced one), which
-they do not give: it is the right to run pods there.
-
-The Helm chart has them, and `helm test` runs the doctor in a pod: with these rights, the role
-`gpuwarden-inspector` and [the way in](workstation.md#let-people-in), all for the time of the test.
+they do not give: it is the right to run pods there. `helm test` brings its own rights, for the
+time of the test.
 
 ## Output for programs
 
@@ -97,10 +87,8 @@ The Helm chart has them, and `helm test` runs the doctor in a pod: with these ri
 | `checks[].page` | this page, at the check |
 
 `-o name` gives the ids of the checks that failed. Exit codes are those of [every
-command](reference/cli.md#exit-codes).
-
-In commands OVERLAY is the folder of your kustomization, NODE, NAMESPACE, USER, FILE, SERVER,
-TRUST_DOMAIN and CLIENT_CERTIFICATE are yours to fill in.
+command](reference/cli.md#exit-codes). In commands, words in capitals such as OVERLAY, NODE and
+TRUST_DOMAIN are yours to fill in.
 """
 
 
@@ -110,7 +98,6 @@ def doctor_page() -> str:
 
 
 def _checks() -> Iterator[str]:
-    before = {one.id for group in NOT_YET for one in group.checks}
     yield _table("Checks after installation", INSTALLED)
     yield _table("Checks before installation (`--pre`)", NOT_YET)
     shown: set[str] = set()
@@ -119,27 +106,22 @@ def _checks() -> Iterator[str]:
         for check in group.checks:
             if check.id not in shown:
                 shown.add(check.id)
-                yield _section(check, is_before=check.id in before)
+                yield _section(check)
 
 
 def _table(title: str, groups: tuple[Group, ...]) -> str:
     rows = (
-        f"| {group.title} | [`{one.id}`](#{one.id}) | {one.title} |"
+        f"| {group.title} | {', '.join(f'[`{one.id}`](#{one.id})' for one in group.checks)} |"
         for group in groups
-        for one in group.checks
     )
-    return "\n".join(
-        [f"## {title}", "", "| group | id | holds where it passes |", "|---|---|---|", *rows, ""]
-    )
+    return "\n".join([f"## {title}", "", "| group | checks |", "|---|---|", *rows, ""])
 
 
-def _section(check: Check, *, is_before: bool) -> str:
+def _section(check: Check) -> str:
     title = check.title
     if not title.startswith("gpuwarden"):  # a name, which is never capitalized
         title = title[0].upper() + title[1:]
-    parts = [f"{title}.", check.about]
-    if is_before:
-        parts.append("Made with `--pre`.")
+    parts = [f"**{title}.**", check.about]
     if check.more:
-        parts.append(f"More: [{check.more}]({check.more}).")
+        parts.append(f"[More]({check.more}).")
     return f"### {check.id}\n\n{' '.join(parts)}\n"
