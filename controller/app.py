@@ -190,6 +190,7 @@ class _Controller:
             parts.certificates,
             parts.export,
             parts.labels,
+            parts.runs,
         ):
             for name, task in ({} if part is None else part.tasks()).items():
                 self._supervisor.watch(name, task)

@@ -259,9 +259,17 @@ def requests_gpus(pod: AdmittedPod, resources: tuple[str, ...]) -> bool:
 
 
 def score_request(
-    features: Features, candidates: tuple[str, ...], colocated: tuple[str, ...]
+    features: Features,
+    candidates: tuple[str, ...],
+    colocated: tuple[str, ...],
+    memory_gib: Mapping[str, float],
 ) -> bytes:
-    """The body of `POST /v1/score`."""
+    """The body of `POST /v1/score`; `memory_gib` is what a GPU of each type has, by evidence.
+
+    A candidate counts as large enough (`hint_candidates`), so it is never told smaller than what
+    is asked for: a card that is sold with 80 GB reports a little less.
+    """
+    least = features.memory_gib or 0.0
     told_features: dict[str, str | int | float] = {"tenant": features.tenant}
     if features.memory_gib is not None:
         told_features["gpu_mem_gb"] = _rounded(features.memory_gib)
@@ -272,6 +280,9 @@ def score_request(
             "job_type": features.job_type,
             "features": told_features,
             "candidate_gpu_types": candidates,
+            "candidate_gpu_mem_gb": {
+                x: _rounded(max(memory_gib[x], least)) for x in candidates if x in memory_gib
+            },
             "colocated_job_types": colocated,
         }
     )

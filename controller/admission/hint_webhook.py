@@ -185,7 +185,7 @@ class HintWebhook:
         if not self._breaker.lets(sources.boottime_ns()):
             return self._untouched(subject, Untouched.BREAKER_OPEN)
         try:
-            score = await self._score(subject.namespace, features, found)
+            score = await self._score(subject.namespace, features, found, types)
         except ScoreError as error:
             return self._untouched(subject, error.fault, str(error))
         decided = Decided(
@@ -223,11 +223,15 @@ class HintWebhook:
         )
         return next((reason for holds, reason in checks if holds), None)
 
-    async def _score(self, namespace: str, features: Features, found: tuple[str, ...]) -> Score:
+    async def _score(
+        self, namespace: str, features: Features, found: tuple[str, ...], types: GpuTypes
+    ) -> Score:
         sources = self._sources
+        colocated = sources.colocated(namespace)
+        question = score_request(features, found, colocated, types.memory_gib)
         self._breaker = self._breaker.trying(sources.boottime_ns())
         try:
-            body = await sources.ask(score_request(features, found, sources.colocated(namespace)))
+            body = await sources.ask(question)
             score = read_score(body, found, features.job_type)
         except ScoreError as error:
             if error.fault is ScoreFault.REFUSED:

@@ -37,6 +37,7 @@ from controller.placement.requirements import (
     read_requirements,
     share_group,
 )
+from controller.runs.pod_run import PodRun, run_of
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S, rfc3339
 
@@ -74,6 +75,8 @@ class KnownPod:
     """Its deletion was asked for; it may still run."""
     job_type: str = ""
     """Of one that is bound, has not ended and may have GPUs; for hints."""
+    run: PodRun | None = None
+    """Of one with a job type, from its binding on, also once it has ended."""
 
 
 def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
@@ -98,6 +101,7 @@ def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
             static_uid=pod.annotations.get(_MIRROR, ""),
             is_deleted=pod.metadata.deletion_timestamp is not None,
             job_type=job_type_of(pod) if node and not has_ended and asked.may_count else "",
+            run=run_of(pod, asked.needs, body, rules.managed_resources),
         )
 
     return Kind(PODS, read)

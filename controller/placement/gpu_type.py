@@ -5,9 +5,10 @@ that both can be compared. A type is for preferences alone: requirements name ha
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
-from controller.fleet.view import Acceptance
+from controller.fleet.view import Acceptance, GpuView
 
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9._-]")
 _MOST: Final = 63
@@ -20,7 +21,12 @@ def type_name(product: str) -> str:
 
 def gpu_type(acceptance: Acceptance) -> str | None:
     """None where the GPUs have different models, or one that the evidence does not name."""
-    products = {gpu.product for gpu in acceptance.gpus}
+    return type_of(acceptance.gpus)
+
+
+def type_of(gpus: Iterable[GpuView]) -> str | None:
+    """The type of some GPUs, as `gpu_type` of all of a node."""
+    products = {gpu.product for gpu in gpus}
     if len(products) != 1:
         return None
     (product,) = products

@@ -4,6 +4,7 @@ Must not decide anything.
 """
 
 from controller.admission.hint_webhook import HintDecision
+from controller.runs.reporter import RunNote
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.limited import LimitedLog
 from gpuwarden.telemetry.logs import logger
@@ -17,6 +18,7 @@ class HintRecorder:
     def __init__(self, instruments: Instruments) -> None:
         self._hints = instruments.counter(names.HINTS)
         self._left_out = instruments.counter(names.HINTS_LEFT_OUT)
+        self._runs = instruments.counter(names.HINT_RUNS)
         self._log = logger("hints")
         self._limited = LimitedLog(self._log, instruments)
 
@@ -49,3 +51,19 @@ class HintRecorder:
             self._log.debug(
                 Event.HINTS_UNTOUCHED, pod=pod, reason=decision.result, detail=decision.detail
             )
+
+    def note_run(self, note: RunNote) -> None:
+        """What became of the report of a run."""
+        self._runs.labels(note.result).inc()
+        pod = f"{note.ended.namespace}/{note.ended.name}"
+        if note.is_fault:
+            self._limited.warning(
+                Event.HINTS_UNREPORTED,
+                key=note.result,
+                message="Scheduler unavailable",
+                pod=pod,
+                reason=note.result,
+                detail=note.detail,
+            )
+        else:
+            self._log.debug(Event.HINTS_RUN, pod=pod, result=note.result)

@@ -88,6 +88,11 @@ class ScoreRecorder:
             Event.SCORE_OBSERVED, job_type=seen.job_type, gpu_type=seen.gpu_type, saved=saved
         )
 
+    def repeated(self, seen: Observation) -> None:
+        """A run was reported once more, and not learned again."""
+        self._runs.labels("repeated").inc()
+        self._log.debug(Event.SCORE_REPEATED, job_type=seen.job_type, run_id=seen.run_id)
+
     def forgotten(self, rows: int) -> None:
         """Rows went because there were too many."""
         self._forgotten.inc(rows)

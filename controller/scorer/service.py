@@ -27,6 +27,8 @@ from gpuwarden.clock import Clock
 
 RETRY_S: Final = 5.0
 """After which a file that did not take what was learned is tried again."""
+MOST_RUN_IDS: Final = 20_000
+"""Ids of runs that are remembered; who reports again does so soon."""
 _OFF: Final = "batch assignment is off: set score.enableSinkhorn (SCHEDULER_ENABLE_SINKHORN)"
 
 
@@ -38,6 +40,9 @@ class ScoreSink(Protocol):
 
     def observed(self, seen: Observation, *, saved: bool) -> None:
         """A run was reported."""
+
+    def repeated(self, seen: Observation) -> None:
+        """A run was reported once more."""
 
     def forgotten(self, rows: int) -> None:
         """Rows went because there were too many."""
@@ -151,6 +156,8 @@ class ScoreService:
         self._sink = sink
         self._gpu_types = gpu_types
         self._node_label = node_label
+        self._run_ids: dict[str, None] = {}
+        """Of the last runs, the oldest first; not kept on disk."""
 
     @property
     def problem(self) -> str:
@@ -174,9 +181,23 @@ class ScoreService:
         if self._gpu_types and seen.gpu_type not in self._gpu_types:
             expected = f"a type that is configured ({', '.join(sorted(self._gpu_types))})"
             raise BadRequestError("gpu_type", seen.gpu_type, expected)
+        if not self._is_new(seen.run_id):
+            self._sink.repeated(seen)
+            saved = not self._saving.problem and await self._saving.write()
+            return {"status": "ok", "learned": False, "saved": saved, "repeated": True}
         saved = await self._saving.keep(self._learned.observe(seen))
         self._sink.observed(seen, saved=saved)
         return {"status": "ok", "learned": seen.succeeded, "saved": saved}
+
+    def _is_new(self, run_id: str) -> bool:
+        """Whether the run was not reported lately; one without an id always is new."""
+        if not run_id:
+            return True
+        is_new = run_id not in self._run_ids
+        self._run_ids[run_id] = None
+        if len(self._run_ids) > MOST_RUN_IDS:
+            del self._run_ids[next(iter(self._run_ids))]
+        return is_new
 
     async def assign(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """`/v1/assign`; raises BadRequestError, SwitchedOffError."""

@@ -139,6 +139,7 @@ def read_observation(document: Mapping[str, Any]) -> Observation:
         succeeded=succeeded,
         driver=_optional_name(document, "driver"),
         image=_optional_name(document, "image"),
+        run_id=_optional_name(document, "run_id"),
     )
 
 

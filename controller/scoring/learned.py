@@ -32,6 +32,8 @@ class Observation:
     driver: str = ""
     image: str = ""
     """What it ran with; empty where nobody says."""
+    run_id: str = ""
+    """By which a run that is reported twice is known; empty where nobody says."""
 
 
 class RowKind(StrEnum):

@@ -1,7 +1,8 @@
-"""Asks the scorer over HTTP: `POST /v1/score`, bounded in time and size.
+"""Asks the scorer over HTTP (`POST /v1/score`) and tells it of runs (`POST /v1/observe`).
 
-No redirect is followed and no cookie kept: questions name job types and tenants, and go to the one
-address of the settings. What an answer means is decided elsewhere (`admission.hint_score`).
+Both are bounded in time and size. No redirect is followed and no cookie kept: questions name job
+types and tenants, and go to the one address of the settings. What an answer means is decided
+elsewhere (`admission.hint_score`).
 """
 
 from typing import Final
@@ -11,7 +12,8 @@ import aiohttp
 from controller.admission.hint_score import MOST_BYTES, ScoreError, ScoreFault
 from gpuwarden import __version__
 
-PATH: Final = "/v1/score"
+SCORE_PATH: Final = "/v1/score"
+OBSERVE_PATH: Final = "/v1/observe"
 _CONNECTIONS: Final = 64
 _OK: Final = 200
 _CLIENT_ERRORS: Final = range(400, 500)
@@ -25,14 +27,22 @@ class HttpScorer:
 
     def __init__(self, url: str, timeout_s: float) -> None:
         """`url` is the base, with or without a slash at its end."""
-        self._url = url.rstrip("/") + PATH
+        self._url = url.rstrip("/")
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, body: bytes) -> bytes:
-        """The body of the answer; raises ScoreError."""
+        """The body of the answer to a question; raises ScoreError."""
+        return await self._posted(SCORE_PATH, body)
+
+    async def tell(self, body: bytes) -> None:
+        """Report a run; raises ScoreError."""
+        await self._posted(OBSERVE_PATH, body)
+
+    async def _posted(self, path: str, body: bytes) -> bytes:
+        url = self._url + path
         try:
-            async with self._opened().post(self._url, data=body, allow_redirects=False) as answer:
+            async with self._opened().post(url, data=body, allow_redirects=False) as answer:
                 if answer.status != _OK:
                     answer.close()
                     raise ScoreError(_fault_of(answer.status), f"HTTP {answer.status}")

@@ -46,6 +46,7 @@ from controller.rpc.attestation import StreamTable
 from controller.rpc.fleet import FleetServicer, KnownFleet
 from controller.rpc.services import OperatorServicer, SupportServicer
 from controller.rpc.tenants import no_tenants
+from controller.runs.reporter import RunReporter
 from controller.settings import ControllerSettings, PolicyOrigin, Protection, StoreKind
 from controller.spire.poller import Revocation
 from controller.verifier.verifier import Verifier
@@ -152,6 +153,8 @@ class Parts:
     """None unless an OpenTelemetry collector gets audit records and changes of nodes."""
     scorer: HttpScorer | None
     """None unless a scorer is asked for hints."""
+    runs: RunReporter | None
+    """None unless it is told of runs."""
     streams: StreamTable
     fleet: FleetServicer
     listeners: Listeners
@@ -374,6 +377,7 @@ def assemble(
         ),
         log_records=log_records,
         scorer=None if admission is None else admission.scorer,
+        runs=None if admission is None else admission.runs,
         streams=streams,
         fleet=services.fleet,
         listeners=listeners,

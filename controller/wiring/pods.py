@@ -23,6 +23,7 @@ from controller.policy import Policy
 from controller.recorders.binding import BindingRecorder, UseRecorder
 from controller.recorders.http import AdmissionRecorder, ExtenderRecorder, FilterRecorder
 from controller.rpc.attestation import StreamTable
+from controller.runs.reporter import RunReporter
 from controller.settings import ControllerSettings, Scheduling
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.listener import HttpServer
@@ -107,6 +108,11 @@ class AdmissionParts:
     def scorer(self) -> HttpScorer | None:
         """What is to be closed."""
         return None if self.hints is None else self.hints.scorer
+
+    @property
+    def runs(self) -> RunReporter | None:
+        """What is to run."""
+        return None if self.hints is None else self.hints.runs
 
 
 def pod_webhooks(

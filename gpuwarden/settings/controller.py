@@ -369,6 +369,13 @@ class HintSettings:
             aliases=("SCHEDULER_URL",),
         ),
     ] = None
+    observe: Annotated[
+        bool,
+        Spec(
+            keys.BOOLEAN,
+            "whether the scorer is told of runs that ended (`POST /v1/observe`), so that it learns",
+        ),
+    ] = True
     timeout: Annotated[
         Duration,
         Spec(

@@ -326,6 +326,14 @@ HINTS_LEFT_OUT = _counter(
     " priority_class_missing, preference_kept, no_label).",
     "reason",
 )
+HINT_RUNS = _counter(
+    "hint_runs",
+    _C,
+    "Runs of jobs that ended, by what became of them (reported, refused, lost, or why the scorer"
+    " is not told: docs/hints.md), and tries to report one that failed (connection, timeout,"
+    " status).",
+    "result",
+)
 ADMISSION_REFUSALS = _counter(
     "admission_refusals",
     _C,
@@ -763,7 +771,8 @@ SCORE_REQUESTS = _counter(
 SCORE_RUNS = _counter(
     "score_runs",
     Process.SCORE,
-    "Runs that were reported, by result (learned; failed: counted and not learned as a run time).",
+    "Runs that were reported, by result (learned; failed: counted and not learned as a run time;"
+    " repeated: known by its `run_id`).",
     "result",
 )
 SCORE_STORED = _gauge(
@@ -911,6 +920,11 @@ class Event(StrEnum):
         "the scorer gave no answer that counts (`Scheduler unavailable`); the pod stays as it is",
     )
     HINTS_UNTOUCHED = "hints.untouched", "a pod or Job of a namespace with hints got none, and why"
+    HINTS_RUN = "hints.run", "a run of a job ended: the scorer was told of it, or why it is not"
+    HINTS_UNREPORTED = (
+        "hints.unreported",
+        "the scorer did not take the report of a run; unless it refused it, it is told again",
+    )
     API_FINALIZED = (
         "api.finalized",
         "a pod or operator said that a pod is bound; what is against it",
@@ -1014,6 +1028,7 @@ class Event(StrEnum):
     SCORE_STORE_AVAILABLE = "score.store.available", "everything that was learned is durable again"
     SCORE_DECIDED = "score.decided", "a job was scored: the chosen type, its score, and how"
     SCORE_OBSERVED = "score.observed", "a run was reported to the scoring service"
+    SCORE_REPEATED = "score.repeated", "a run was reported once more, and not learned again"
     SCORE_REFUSED = "score.request.bad", "a request to the scoring service could not be meant"
     SCORE_FAILED = (
         "score.failed",

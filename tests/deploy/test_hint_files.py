@@ -115,14 +115,16 @@ def test_both_grant_what_hints_ask_and_nothing_else(
         assert (subject["kind"], subject["name"]) == ("ServiceAccount", "gpuwarden-controller")
 
 
-@pytest.mark.parametrize("section", ["hints", "webhook"])
-def test_the_controller_is_told_by_the_new_name_and_the_old(section: str) -> None:
+@pytest.mark.parametrize(("section", "observe"), [("hints", False), ("webhook", True)])
+def test_the_controller_is_told_by_the_new_name_and_the_old(section: str, *, observe: bool) -> None:
     values = {**REQUIRED, section: {"schedulerUrl": URL}}
+    if not observe:
+        values[section] |= {"observe": False}
     found = render(values)
     text = one(found, "ConfigMap", "gpuwarden-controller-config")["data"]["controller.yaml"]
     environment = {"POD_NAME": "p", "POD_NAMESPACE": "n"}
     loaded = load(CONTROLLER, Inputs((), environment, ("f", text.encode()))).settings
-    assert loaded.hints.scheduler_url == URL
+    assert (loaded.hints.scheduler_url, loaded.hints.observe) == (URL, observe)
     assert list(webhooks(found))[2:] == [OURS, SEEDS]
     warning = "webhook.schedulerUrl: the old name of hints.schedulerUrl"
     assert (warning in notes(values)) is (section == "webhook")

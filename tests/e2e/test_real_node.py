@@ -1,10 +1,16 @@
 """A real node: pods run there, are read and reached, and survive what happens to the node."""
 
 import http.client
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
 
+from controller.kube.pods import pod_kind
+from controller.placement.keys import RequirementRules
+from controller.runs.pod_run import RunEnd
+from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import pod
 from tests.e2e.lab.waiting import until
@@ -48,6 +54,26 @@ def test_a_name_that_does_not_exist_is_not_found(lab: Lab) -> None:
     assert lab.pods.phase("asker", "Succeeded", "Failed") == "Failed"
     assert "no such host" in lab.pods.log("asker")
     lab.pods.delete("asker")
+
+
+def test_a_pod_that_has_ended_tells_how_long_it_ran_at_once(lab: Lab) -> None:
+    """Kubelet reports the end of the pod together with the times of its containers."""
+    document = pod("timed", "say", "working", activeDeadlineSeconds=3)
+    document["metadata"]["labels"] |= {"app.kubernetes.io/job-type": "training"}
+    document["metadata"]["annotations"] = {"gpuwarden.dev/gpu-count": "1"}
+    lab.pods.create(document)
+
+    def ended() -> Document | None:
+        found = lab.pods.get("timed")
+        return found if found["status"]["phase"] in {"Succeeded", "Failed"} else None
+
+    body = json.dumps(until("it has ended", ended)).encode()
+    run = pod_kind(RequirementRules()).entry(body)[1].value.run
+    assert run is not None
+    assert (run.job_type, run.end) == ("training", RunEnd.FAILED)
+    assert 1 <= run.seconds <= 30
+    assert re.fullmatch("sha256:[0-9a-f]{64}", run.image)
+    lab.pods.delete("timed")
 
 
 def test_pods_and_services_answer_from_outside_too(lab: Lab, web: str) -> None:

@@ -24,6 +24,7 @@ class Heard:
         self.saved: list[bool] = []
         self.problems: list[str] = []
         self.gone = 0
+        self.again: list[str] = []
 
     def decided(self, job: Job, scored: Scored, ratio: float) -> None:
         del job, ratio
@@ -32,6 +33,9 @@ class Heard:
     def observed(self, seen: Observation, *, saved: bool) -> None:
         del seen
         self.saved.append(saved)
+
+    def repeated(self, seen: Observation) -> None:
+        self.again.append(seen.run_id)
 
     def forgotten(self, rows: int) -> None:
         self.gone += rows

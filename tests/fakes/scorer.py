@@ -19,6 +19,8 @@ class FakeScorer:
     def __init__(self) -> None:
         self.url = ""
         self.questions: list[dict[str, Any]] = []
+        self.runs: list[dict[str, Any]] = []
+        """What it was told."""
         self.score: float = 85
         self.avoid: list[str] = []
         self.lie: bytes | None = None
@@ -61,12 +63,20 @@ class FakeScorer:
             }
         )
 
+    async def learn(self, request: web.Request) -> web.Response:
+        told = await request.json()
+        if not {"job_type", "gpu_type"} <= told.keys():
+            return web.json_response({"detail": "job_type or gpu_type: missing"}, status=422)
+        self.runs.append(told)
+        return web.json_response({"status": "ok"})
+
 
 @contextlib.asynccontextmanager
 async def fake_scorer() -> AsyncIterator[FakeScorer]:
     found = FakeScorer()
     app = web.Application()
     app.router.add_post("/v1/score", found.take)
+    app.router.add_post("/v1/observe", found.learn)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

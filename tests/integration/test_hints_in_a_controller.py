@@ -79,6 +79,7 @@ async def test_the_pod_and_the_job_of_the_seed_end_with_class_and_annotations(
             "job_type": "training",
             "features": {"tenant": "ml-platform", "gpu_mem_gb": 40.0, "batch_size": 32},
             "candidate_gpu_types": [H100_TYPE],
+            "candidate_gpu_mem_gb": {H100_TYPE: 79.648},
             "colocated_job_types": [],
         }
         job = await hinted(there.webhooks, job_of(SEED), **JOBS)

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import json
 import math
-import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -14,16 +12,16 @@ import pytest
 
 from controller.admission.hint_request import Features, score_request
 from controller.admission.hint_score import MOST_BYTES, ScoreError, ScoreFault, read_score
+from controller.runs.observation import observation_body
+from controller.scoring.learned import Observation
 from controller.web.scorer import HttpScorer
-from sandbox.program import Program
 from tests.builders.hinted import answer
 from tests.fakes.http_receiver import raw_server
+from tests.fakes.score_program import gpuwarden_score
 from tests.fakes.scorer import fake_scorer
-from tests.hang import HANG_S
 
 Scorer = Callable[[Path], AbstractAsyncContextManager[str]]
 """Gives the URL of a scorer that has never learned anything, with a folder of its own."""
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextlib.asynccontextmanager
@@ -32,26 +30,9 @@ async def fake(_folder: Path) -> AsyncIterator[str]:
         yield found.url
 
 
-@contextlib.asynccontextmanager
-async def gpuwarden_score(folder: Path) -> AsyncIterator[str]:
-    program = await Program.start(
-        "score",
-        [
-            *(sys.executable, "-m", "controller.scorer", "--listen", "127.0.0.1:0"),
-            *("--database", str(folder / "score.db")),
-        ],
-        environment={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
-        log=folder / "score.log",
-    )
-    try:
-        listening = await program.event("score.listening", timeout_s=HANG_S)
-        yield f"http://{listening['address']}"
-    finally:
-        await program.stop()
-
-
 SCORERS: dict[str, Scorer] = {"fake": fake, "gpuwarden-score": gpuwarden_score}
 TYPES = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "NVIDIA-L4")
+MEMORY = {"NVIDIA-A100-SXM4-80GB": 79.648, "NVIDIA-L4": 22.5}
 
 
 @contextlib.asynccontextmanager
@@ -78,7 +59,7 @@ async def test_what_hints_rely_on(scorer: Scorer, tmp_path: Path) -> None:
     async with scorer(tmp_path) as url, asking(url) as client:
         for types in (TYPES, TYPES[:1], TYPES[::-1]):
             for features in (Features("training"), Features("new", 24.0, 32, "team")):
-                question = score_request(features, types, ("serving",))
+                question = score_request(features, types, ("serving",), MEMORY)
                 body = await client.ask(question)
                 found = read_score(body, types, features.job_type)
                 assert found.gpu_type in types
@@ -87,8 +68,16 @@ async def test_what_hints_rely_on(scorer: Scorer, tmp_path: Path) -> None:
                 assert (terms["mu"], terms["sigma"]) == (10.0, 5.0)
                 assert math.isclose(terms["ig"], 2.56099, abs_tol=5e-6)
                 assert math.isclose(terms["cost"], 9.70731, abs_tol=5e-6)
-        question = score_request(Features("t"), (), ())
+        question = score_request(Features("t"), (), (), {})
         assert await fault(client, question) == (ScoreFault.REFUSED, "HTTP 400")
+        for failed in (False, True):
+            seen = Observation(
+                job_type="other", gpu_type=TYPES[0], runtime_s=9.0, succeeded=not failed
+            )
+            await client.tell(observation_body(seen))
+        with pytest.raises(ScoreError) as caught:
+            await client.tell(b'{"job_type": "other"}')
+        assert caught.value.fault is ScoreFault.REFUSED
 
 
 # --- The client
@@ -98,7 +87,7 @@ async def test_the_path_is_below_the_url_with_or_without_a_slash() -> None:
     async with fake_scorer() as server:
         for url in (server.url, server.url + "/"):
             async with asking(url) as client:
-                assert await client.ask(score_request(Features("t"), TYPES, ()))
+                assert await client.ask(score_request(Features("t"), TYPES, (), {}))
         assert [x["job_type"] for x in server.questions] == ["t", "t"]
 
 

@@ -211,6 +211,15 @@ ENTRIES: Final = (
         f"{HINT_CANDIDATES}::test_evidence_must_be_fresh",
     ),
     one(
+        "hints-runs-on-unproven-hardware-are-reported",
+        "controller/runs/observation.py",
+        "    if node is None or node.acceptance is None or"
+        " node.state(now_ns) is not NodeState.ELIGIBLE:\n",
+        "    if node is None or node.acceptance is None:\n",
+        "tests/unit/controller/runs/test_observation.py"
+        "::test_without_valid_evidence_nothing_is_reported",
+    ),
+    one(
         "hints-change-the-pods-own-priority",
         "controller/admission/hint_patch.py",
         "        return LeftOut.PRIORITY_KEPT\n",

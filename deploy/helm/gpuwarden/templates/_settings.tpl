@@ -41,6 +41,7 @@ scheduling:
 {{- with .Values.hints.schedulerUrl }}
 hints:
   schedulerUrl: {{ . | quote }}
+  observe: {{ $.Values.hints.observe }}
 {{- end }}
 {{- $folder := include "gpuwarden.certificateFolder" . }}
 {{- if eq .Values.certificates.mode "self-managed" }}

@@ -17,6 +17,7 @@ from controller.admission.hint_request import (
 )
 from controller.admission.pod import decode_admitted
 from controller.placement.pod import PodDecodeError, decode_pod
+from controller.scoring.documents import read_document, read_score
 from tests.builders.admitted_pods import container, new_pod
 from tests.builders.hinted import hinted_pod, job_of, workload
 
@@ -210,21 +211,35 @@ def test_a_large_pod_gets_no_hints(
 
 
 def test_the_question_is_the_one_that_radix_asks() -> None:
-    body = score_request(Features("t", 40.0, 32, "ml"), ("a", "b"), ("serving",))
+    body = score_request(Features("t", 40.0, 32, "ml"), ("a", "b"), ("serving",), {"b": 141.0})
     assert json.loads(body) == {
         "job_type": "t",
         "features": {"gpu_mem_gb": 40.0, "batch_size": 32, "tenant": "ml"},
         "candidate_gpu_types": ["a", "b"],
+        "candidate_gpu_mem_gb": {"b": 141.0},
         "colocated_job_types": ["serving"],
     }
-    assert json.loads(score_request(Features("t"), ("a",), ())) == {
+    assert json.loads(score_request(Features("t"), ("a",), (), {})) == {
         "job_type": "t",
         "features": {"tenant": "default"},
         "candidate_gpu_types": ["a"],
+        "candidate_gpu_mem_gb": {},
         "colocated_job_types": [],
     }
 
 
 def test_memory_is_never_told_smaller_than_it_was_asked_for() -> None:
-    body = score_request(Features("t", 40e9 / 2**30), ("a",), ())
+    body = score_request(Features("t", 40e9 / 2**30), ("a",), (), {})
     assert json.loads(body)["features"]["gpu_mem_gb"] == 37.253
+
+
+def test_a_candidate_is_never_told_smaller_than_what_is_asked_for() -> None:
+    """A card sold with 80 GB reports 79.6 GiB; the scorer would leave it out."""
+    memory = {"a": 81559 / 1024, "b": 141.0, "no candidate": 16.0}
+    for asked, size in ((80.0, 80.0), (79.0, 79.648), (None, 79.648)):
+        body = score_request(Features("t", asked), ("a", "b"), (), memory)
+        found = json.loads(body)
+        assert found["candidate_gpu_mem_gb"] == {"a": size, "b": 141.0}
+    body = score_request(Features("t", 40e9 / 2**30), ("a",), (), {"a": 37.0})
+    job = read_score(read_document(body), {}).job
+    assert job.gpu_mem_gb == job.memory_gb["a"]

@@ -119,6 +119,7 @@ async def test_a_pod_is_hinted_by_what_the_scorer_chose() -> None:
         "job_type": "training",
         "features": {"tenant": "default", "gpu_mem_gb": 40.0},
         "candidate_gpu_types": [A100_TYPE, H100_TYPE],
+        "candidate_gpu_mem_gb": {A100_TYPE: 79.648, H100_TYPE: 79.648},
         "colocated_job_types": ["in-team-a"],
     }
     score = Score(85.0, A100_TYPE)

@@ -6,8 +6,10 @@ from controller.admission.hint_patch import LeftOut
 from controller.admission.hint_score import Score
 from controller.admission.hint_webhook import HintDecision
 from controller.recorders.hints import HintRecorder
+from controller.runs.reporter import RunNote
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
+from tests.builders.runs import ended_run
 
 LEFT_OUT = (LeftOut.NO_LABEL, LeftOut.PRIORITY_KEPT)
 
@@ -40,3 +42,41 @@ def test_each_decision_counts_and_the_seeds_words_are_in_the_log() -> None:
     assert given["left_out"] == ["no_label", "priority_kept"]
     assert (slow["reason"], slow["detail"]) == ("timeout", "no answer within 1 s")
     assert (left_alone["reason"], untouched["reason"]) == ("breaker_open", "no_gpus")
+
+
+def test_each_report_of_a_run_counts_and_the_scorers_faults_are_warnings() -> None:
+    instruments = Instruments(Process.CONTROLLER, "0")
+    recorder = HintRecorder(instruments)
+    with structlog.testing.capture_logs() as logs:
+        for result in ("reported", "timeout", "refused", "lost", "deleted"):
+            recorder.note_run(RunNote(ended_run(uid="a"), result, "why"))
+    for result in ("reported", "timeout", "refused", "lost", "deleted"):
+        found = instruments.registry.get_sample_value(
+            "gpuwarden_hint_runs_total", {"result": result}
+        )
+        assert found == 1
+    assert [(x["event"], x["log_level"], x["pod"]) for x in logs] == [
+        ("hints.run", "debug", "team-a/pod-a"),
+        ("hints.unreported", "warning", "team-a/pod-a"),
+        ("hints.unreported", "warning", "team-a/pod-a"),
+        ("hints.unreported", "warning", "team-a/pod-a"),
+        ("hints.run", "debug", "team-a/pod-a"),
+    ]
+    assert [x.get("reason", x.get("result")) for x in logs] == [
+        "reported",
+        "timeout",
+        "refused",
+        "lost",
+        "deleted",
+    ]
+    assert (logs[1]["message"], logs[1]["detail"]) == ("Scheduler unavailable", "why")
+
+
+def test_one_cause_fills_no_log() -> None:
+    recorder = HintRecorder(Instruments(Process.CONTROLLER, "0"))
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(100):
+            recorder.note_run(RunNote(ended_run(uid="a"), "timeout"))
+        recorder.note_run(RunNote(ended_run(uid="a"), "connection"))
+    assert 0 < sum(x["reason"] == "timeout" for x in logs) < 100
+    assert logs[-1]["reason"] == "connection"

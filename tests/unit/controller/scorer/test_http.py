@@ -201,11 +201,13 @@ def test_labels_that_callers_choose_are_bounded() -> None:
         recorder.observed(running.observation(job_type=f"job-{number}"), saved=True)
         job, scored = running.scored(candidates)
         recorder.decided(job, scored, 0.0)
+    recorder.repeated(running.observation(job_type="job-0"))
     recorder.connection_cut(ConnectionEnd.SLOW, "peer")
     recorder.malformed("no HTTP")
     text = instruments.render().decode()
     assert text.count("\nscheduler_observe_events_total{") == 257
     assert 'scheduler_observe_events_total{gpu_type="other",job_type="other"} 44.0' in text
+    assert 'gpuwarden_score_runs_total{result="repeated"} 1.0' in text
     assert text.count("\nscheduler_decisions_total{") == 65
     assert 'gpuwarden_connections_cut_total{cause="slow",listener="score"} 1.0' in text
     assert 'gpuwarden_requests_malformed_total{listener="score"} 1.0' in text

@@ -152,6 +152,28 @@ async def test_a_failed_run_is_not_learned(running: Running) -> None:
     assert await running.runs() == 0.0
 
 
+async def test_a_run_that_is_reported_again_is_not_learned_again(running: Running) -> None:
+    again = {"status": "ok", "learned": False, "saved": True, "repeated": True}
+    for run_id in ("a", "b"):
+        assert (await running.service.observe({**RUN, "run_id": run_id}))["learned"] is True
+        assert await running.service.observe({**RUN, "run_id": run_id}) == again
+    assert await running.runs() == 2.0
+    assert (running.heard.again, running.heard.saved) == (["a", "b"], [True, True])
+    for _ in range(2):
+        assert (await running.service.observe({**RUN, "run_id": ""}))["learned"] is True
+    running.sql(REFUSING)
+    assert (await running.service.observe({**RUN, "run_id": "c"}))["saved"] is False
+    assert (await running.service.observe({**RUN, "run_id": "c"})) == {**again, "saved": False}
+
+
+async def test_only_the_last_runs_are_known_again(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.scorer.service.MOST_RUN_IDS", 2)
+    answers = [await running.service.observe({**RUN, "run_id": x}) for x in "abbacba"]
+    assert ["repeated" in x for x in answers] == [False, False, True, True, False, True, False]
+
+
 async def test_types_that_are_not_configured_are_refused(tmp_path: Path) -> None:
     found = Running(tmp_path / "s.db")
     learned = Learned(Parameters())

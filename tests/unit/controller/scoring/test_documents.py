@@ -170,7 +170,8 @@ def test_a_run() -> None:
     )
     assert (found.job_type, found.gpu_type, found.runtime_s) == ("train", "A100-80GB", 12.5)
     assert (found.colocated, found.succeeded) == (("b",), True)
-    assert (found.driver, found.image) == ("580.1", "")
+    assert (found.driver, found.image, found.run_id) == ("580.1", "", "")
+    assert read_observation({**RUN, "run_id": "7"}).run_id == "7"
 
 
 @pytest.mark.parametrize("name", ["measured_runtime_s", "runtime_seconds", "actual_runtime"])
@@ -219,6 +220,7 @@ def test_a_failed_run_needs_no_run_time() -> None:
         ({"success": 1}, "success"),
         ({"driver": 580}, "driver"),
         ({"image": {}}, "image"),
+        ({"run_id": 7}, "run_id"),
     ],
 )
 def test_a_run_that_cannot_be_meant(change: dict[str, Any], field: str) -> None:
