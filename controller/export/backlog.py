@@ -102,13 +102,19 @@ class Backlog:
         known.update(stored)
 
     def take(self, most: int) -> tuple[ExportRecord, ...]:
-        """The next records, of few shards; they wait until they are `delivered`."""
+        """The next records, of few shards; they wait until they are `delivered`.
+
+        Of one that knows how far the exporter is. Facts that were noted first after a start, and
+        are what was delivered last, are no change: they do not wait any longer.
+        """
         found: list[ExportRecord] = []
         for step in range(SHARDS):
             shard = (self._turn + step) % SHARDS
-            for uuid, queue in self._waiting[shard].items():
-                last = self._positions[shard].get(uuid, _START).change
-                for change, facts in enumerate(queue, last + 1):
+            for uuid, queue in tuple(self._waiting[shard].items()):
+                last = self._positions[shard].get(uuid, _START)
+                if queue[0].digest == last.digest:
+                    self._drop(shard, uuid, 1)
+                for change, facts in enumerate(queue, last.change + 1):
                     found.append(ExportRecord.of(self._cluster, facts, change))
                     if len(found) == most:
                         self._turn = shard

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.sources import tree
 from tests.architecture.test_names import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -50,7 +51,7 @@ def imported_by(*folders: str) -> set[str]:
     """Every module that is imported there, with all packages that it lies in."""
     found: set[str] = set()
     for path in chain.from_iterable((ROOT / folder).rglob("*.py") for folder in folders):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

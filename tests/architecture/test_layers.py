@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.architecture.sources import tree
 from tests.architecture.test_names import PACKAGES, ROOT
 
 LINTER = Path(sys.executable).with_name("lint-imports")
@@ -95,7 +96,7 @@ def test_a_row_names_what_its_folder_imports(row: Row) -> None:
 
 def _effects(file: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -109,7 +110,7 @@ def _effects(file: Path) -> set[str]:
 def test_a_pure_module_calls_no_clock_and_opens_no_file(name: str) -> None:
     """What no import shows: `datetime.now()`, `SystemClock`, `open()`."""
     for file in modules_of(name):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.Name):
                 assert node.id not in {"open", "input", "print", "SystemClock"}, file
             elif isinstance(node, ast.Attribute):

@@ -1,28 +1,41 @@
-"""`make help` names every target that says what it does, on a terminal of 80 columns."""
+"""`make help` names every target on a terminal of 80 columns; `make demo` runs the demo."""
 
 import re
 import shutil
 import subprocess
 
 from tests.architecture.test_names import ROOT
+from tests.integration.test_demo import DEMO
 
 WIDTH = 80
 
 
-def test_help_names_every_target_in_80_columns() -> None:
+def printed(*arguments: str) -> str:
     make = shutil.which("make")
     assert make is not None
     run = subprocess.run(
-        [make, "--no-print-directory", "help"],
+        [make, "--no-print-directory", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    told = re.findall(r"^  make (\S+) +(\S.*)$", run.stdout, re.MULTILINE)
+    return run.stdout
+
+
+def test_make_demo_runs_the_demo_as_its_test_does() -> None:
+    last = printed("--dry-run", "demo").splitlines()[-1]
+    assert last.split() == [".venv/bin/python", *DEMO]
+    keeping = printed("--dry-run", "demo", "KEEP=1").splitlines()[-1]
+    assert keeping.split() == [".venv/bin/python", *DEMO, "--keep"]
+
+
+def test_help_names_every_target_in_80_columns() -> None:
+    text = printed("help")
+    told = re.findall(r"^  make (\S+) +(\S.*)$", text, re.MULTILINE)
     described = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert sorted(name for name, _ in told) == sorted(described)
     assert "demo" in described
-    assert [line for line in run.stdout.splitlines() if len(line) > WIDTH] == []
-    assert " ".join(run.stdout.split()).count("KEEP=1 leaves it running") == 1
+    assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+    assert " ".join(text.split()).count("KEEP=1 leaves it running") == 1

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.sources import tree
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent", "controller", "gpuwarden", "sandbox")
 BANNED_FILES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "types"}
@@ -37,7 +39,7 @@ def test_no_catch_all_class_names() -> None:
     offenders = [
         f"{path.relative_to(ROOT)}:{node.name}"
         for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.ClassDef) and node.name.endswith(BANNED_SUFFIXES)
     ]
     assert offenders == []
@@ -45,6 +47,6 @@ def test_no_catch_all_class_names() -> None:
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_module_says_what_it_is_for(path: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    docstring = ast.get_docstring(tree(path))
     assert docstring
     assert docstring != "To be described."

@@ -2,25 +2,28 @@
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 
 from gpuwarden.audit.record import RecordKind
+from tests.architecture.sources import tree
 from tests.architecture.test_names import ROOT
 
 
-@cache
 def _sources() -> list[tuple[str, ast.Module]]:
     return [
-        (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text()))
+        (path.relative_to(ROOT).as_posix(), tree(path))
         for path in sorted((ROOT / "controller").rglob("*.py"))
     ]
 
 
 def _records() -> Iterator[tuple[str, ast.expr]]:
     """Each making of a `Record`, with its kind."""
-    for name, tree in _sources():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Record":
+    for name, source in _sources():
+        for node in ast.walk(source):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "Record"
+            ):
                 kinds = [one.value for one in node.keywords if one.arg == "kind"]
                 yield f"{name}:{node.lineno}", (*node.args[:1], *kinds)[0]
 

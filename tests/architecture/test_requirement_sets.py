@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def pinned(requirements: str) -> set[str]:
     return {normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)}
 
 
+@cache
 def modules_outside(requirements: str) -> set[str]:
     inside = pinned(requirements) | {"gpuwarden"}
     return {
@@ -53,6 +55,7 @@ def modules_outside(requirements: str) -> set[str]:
     }
 
 
+@cache
 def imported(modules: str, requirements: str) -> set[str]:
     outside = modules_outside(requirements)
     assert "pytest" in outside

@@ -14,6 +14,7 @@ import pytest
 
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.names import Event, Metric, Span
+from tests.architecture.sources import tree
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("agent", "controller", "gpuwarden")
@@ -30,20 +31,20 @@ def _sources() -> list[tuple[str, ast.Module]]:
         for path in sorted((ROOT / package).rglob("*.py"))
     )
     return [
-        (name, ast.parse(path.read_text()))
+        (name, tree(path))
         for name, path in names_of
         if not name.startswith("gpuwarden/telemetry/names")
     ]
 
 
-def _used(owner: str) -> set[str]:
+@cache
+def _used() -> set[tuple[str, str]]:
+    """Each name with an attribute that is taken of it."""
     return {
-        node.attr
-        for _, tree in _sources()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == owner
+        (node.value.id, node.attr)
+        for _, source in _sources()
+        for node in ast.walk(source)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
 
 
@@ -56,12 +57,12 @@ def _used(owner: str) -> set[str]:
     ],
 )
 def test_every_declared_name_is_used_by_the_product(owner: str, declared: set[str]) -> None:
-    assert declared - _used(owner) == set()
+    assert {name for name in declared if (owner, name) not in _used()} == set()
 
 
 def _log_calls() -> Iterator[tuple[str, ast.Call]]:
-    for name, tree in _sources():
-        for node in ast.walk(tree):
+    for name, source in _sources():
+        for node in ast.walk(source):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
@@ -91,8 +92,8 @@ def test_no_logger_is_made_at_import() -> None:
     """It would write as before `configure`: to standard output, where the audit log is."""
     strays = [
         f"{name}:{call.lineno}"
-        for name, tree in _sources()
-        for statement in tree.body
+        for name, source in _sources()
+        for statement in source.body
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         for call in ast.walk(statement)
         if isinstance(call, ast.Call) and ast.unparse(call.func) in {"logger", "logs.logger"}
@@ -103,8 +104,8 @@ def test_no_logger_is_made_at_import() -> None:
 def test_only_the_named_modules_log_as_libraries_do() -> None:
     found = {
         name
-        for name, tree in _sources()
-        for node in ast.walk(tree)
+        for name, source in _sources()
+        for node in ast.walk(source)
         if isinstance(node, ast.Attribute) and node.attr == "getLogger"
     }
     assert found - {"gpuwarden/telemetry/logs.py"} == LIBRARY_STYLE

@@ -4,11 +4,13 @@ import ast
 import subprocess
 import sys
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
+from tests.architecture.sources import tree
 from tests.architecture.test_names import ROOT
 from tests.architecture.test_requirement_sets import modules_of, pinned
 
@@ -32,7 +34,7 @@ def imports_of(*folders: str) -> set[str]:
     """Modules that sources of these folders import anywhere, inside functions too."""
     found = set()
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -40,6 +42,7 @@ def imports_of(*folders: str) -> set[str]:
     return found
 
 
+@cache
 def files(requirements: str) -> dict[str, str]:
     """Installed files of a requirement set by their place, each as the list names it."""
     found = {}

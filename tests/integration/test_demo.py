@@ -24,6 +24,8 @@ from tests.fakes.kept_demo import environment
 from tests.fakes.process_group import run_group
 
 PACKAGES = ("agent", "controller", "gpuwarden", "sandbox")
+DEMO = ("-m", "sandbox", "demo")
+"""As `make demo` runs it: tests/architecture/test_make_help.py."""
 RUN_S = 150
 
 
@@ -157,7 +159,7 @@ def temporary() -> Iterator[Path]:
 
 def demo(root: Path, temporary: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_group(
-        [sys.executable, "-m", "sandbox", "demo", *arguments],
+        [sys.executable, *DEMO, *arguments],
         cwd=root,
         env={**environment(temporary), "PYTHONPATH": str(root)},
         timeout=RUN_S,

@@ -20,6 +20,7 @@ from tests.builders.web_certificates import WebCa
 from tests.fakes.api_server import AUDIENCE, FakeApiServer
 from tests.fakes.cluster import FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
+from tests.hang import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "gpuwarden-access.gpuwarden-system.svc"
@@ -129,12 +130,13 @@ class Workstation:
         return path
 
     async def run(self, kubeconfig: Path, *arguments: str, text: str = "") -> Ran:
-        """The command line as a process of its own, as on a workstation."""
+        """The command line as a process of its own, as on a workstation; it waits for long."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "gpuwarden.cli",
             *arguments,
+            f"--timeout={HANG_S:g}",
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": str(ROOT),
@@ -279,13 +281,13 @@ async def test_what_is_not_verified_gets_no_token(cluster: FakeCluster) -> None:
         here.api.change(
             "configmaps", {**published, "data": {**published["data"], "ca.crt": stranger}}
         )
-        found = await here.run(jane, "nodes", "--timeout", "5")
+        found = await here.run(jane, "nodes")
         assert found.code == 5, found
         assert "no TLS session with the controller" in found.err
         assert await live.controller.metric(reviews) is None
         here.api.change("configmaps", {**published, "metadata": {**published["metadata"]}})
         other = here.with_certificate("eve", WebCa(cluster.folder, "other-client-ca"))
-        found = await here.run(other, "nodes", "--timeout", "5")
+        found = await here.run(other, "nodes")
         assert (found.code, found.out) == (5, ""), found
         here.api.forbidden.add("portforward")
         found = await here.run(jane, "nodes")

@@ -10,6 +10,9 @@ run.
 
 Time counts here: a request that has told a pod's UID has come to its end before anybody has
 waited for `unborn_ns`. A Binding has no such end.
+
+Each decision is made once for what it is made of and then remembered: there are far fewer of
+these than states.
 """
 
 from collections.abc import Callable, Iterator
@@ -105,6 +108,7 @@ class EarlySteps:
         self.plan, self.rules = plan, rules
         self.interned = Interned()
         self.refs = tuple(PodRef("ns", f"pod-{n}", f"uid-{n}", OWNER) for n in self._numbers())
+        self._memo: dict[Any, Any] = {}
 
     def start(self) -> World:
         pods = tuple(Pod() for _ in self._numbers())
@@ -118,7 +122,7 @@ class EarlySteps:
         record: GpuRecord | None = self.interned.values[world.record]
         held = set() if record is None else {x.pod.uid for x in record.holders}
         if record is not None:
-            record.demand_valid()
+            self._remembered(("valid", world.record), record.demand_valid)
         for n in users:
             if self.refs[n].uid not in held:
                 raise BrokenError(f"pod {n} uses the GPU, which is not held for it")
@@ -141,18 +145,10 @@ class EarlySteps:
 
     def _creation(self, world: World, n: int, pod: Pod) -> Iterator[tuple[str, World]]:
         if not pod.created:
-            unborn = Claim(
-                _early_id(),
-                PodRef("ns", None, None, OWNER),
-                NODE,
-                (GPU,),
-                Origin.ADMISSION,
-                f"{n:08x}",
-            )
-            verdict = claim.claim_on(self.interned.values[world.record], unborn, GPU)
-            if isinstance(verdict, Write):
+            reserved = self._reserved(world.record, n)
+            if reserved:
                 begun = self._with(world, n, Pod(MUTATED, created=True))
-                yield f"{n} is reserved for", self._put(begun, verdict.record)
+                yield f"{n} is reserved for", begun._replace(record=reserved)
         if pod.creation == MUTATED:
             yield f"{n} is refused early", self._with(world, n, pod._replace(creation=NONE))
             yield from self._taking(world, n, pod)
@@ -162,17 +158,38 @@ class EarlySteps:
             made = Pod(NONE, True, BOUND, 1, runs=True) if on_node else Pod(NONE, True, UNBOUND)
             yield f"{n} is stored", self._with(world, n, made)
 
+    def _reserved(self, number: int, n: int) -> int:
+        def decide() -> int:
+            unborn = Claim(
+                _early_id(),
+                PodRef("ns", None, None, OWNER),
+                NODE,
+                (GPU,),
+                Origin.ADMISSION,
+                f"{n:08x}",
+            )
+            verdict = claim.claim_on(self.interned.values[number], unborn, GPU)
+            return self._plain(verdict.record) if isinstance(verdict, Write) else 0
+
+        return int(self._remembered(("reserved", number, n), decide))
+
     def _taking(self, world: World, n: int, pod: Pod) -> Iterator[tuple[str, World]]:
-        record: GpuRecord | None = self.interned.values[world.record]
-        mine = None if record is None else record.holder(_early_id())
-        found = None
-        if mine is not None:
-            found = self.rules.bound_to_pod(record, _early_id(), self.refs[n])
-        if found is None or isinstance(found, Refusal):
-            yield f"{n} is not given it", self._with(world, n, pod._replace(creation=NONE))
-        else:
+        given = self._given(world.record, n)
+        if given:
             taken = self._with(world, n, pod._replace(creation=TAKEN))
-            yield f"{n} is given it", self._put(taken, found)
+            yield f"{n} is given it", taken._replace(record=given)
+        else:
+            yield f"{n} is not given it", self._with(world, n, pod._replace(creation=NONE))
+
+    def _given(self, number: int, n: int) -> int:
+        def decide() -> int:
+            record: GpuRecord | None = self.interned.values[number]
+            if record is None or record.holder(_early_id()) is None:
+                return 0
+            found = self.rules.bound_to_pod(record, _early_id(), self.refs[n])
+            return 0 if isinstance(found, Refusal) else self._plain(found)
+
+        return int(self._remembered(("given", number, n), decide))
 
     def _life(self, world: World, n: int, pod: Pod) -> Iterator[tuple[str, World]]:
         if pod.api in {UNBOUND, BOUND}:
@@ -185,21 +202,30 @@ class EarlySteps:
         """The early reservation, or where it is over one of its own."""
         if world.answers >= self.plan.answers:
             return
-        record: GpuRecord | None = self.interned.values[world.record]
-        entries = () if record is None else (Entry(record, "x"),)
-        is_early = self.rules.held_early(LedgerSnapshot.of(entries), _early_id(), self.refs[n].uid)
-        name, which = (_early_id(), 1) if is_early else (f"v1.k.binding-{n}", 2)
-        asked = Claim(
-            name, self.refs[n], NODE, (GPU,), Origin.BINDING_WEBHOOK, f"{8 + world.answers:08x}"
-        )
-        verdict = claim.claim_on(record, asked, GPU)
-        if isinstance(verdict, Write):
+        reserved, which = self._answered(world.record, n, world.answers)
+        if reserved:
             sent = tuple(sorted((*world.bindings, (n, which))))
-            answered = world._replace(bindings=sent, answers=world.answers + 1)
             yield (
                 f"the binding webhook answers {n} with {which}",
-                self._put(answered, verdict.record),
+                world._replace(bindings=sent, answers=world.answers + 1, record=reserved),
             )
+
+    def _answered(self, number: int, n: int, answers: int) -> tuple[int, int]:
+        """The record, and which reservation the answer names."""
+
+        def decide() -> tuple[int, int]:
+            record: GpuRecord | None = self.interned.values[number]
+            known = LedgerSnapshot.of(() if record is None else (Entry(record, "x"),))
+            is_early = self.rules.held_early(known, _early_id(), self.refs[n].uid)
+            name, which = (_early_id(), 1) if is_early else (f"v1.k.binding-{n}", 2)
+            asked = Claim(
+                name, self.refs[n], NODE, (GPU,), Origin.BINDING_WEBHOOK, f"{8 + answers:08x}"
+            )
+            verdict = claim.claim_on(record, asked, GPU)
+            return (self._plain(verdict.record) if isinstance(verdict, Write) else 0), which
+
+        found: tuple[int, int] = self._remembered(("answered", number, n, answers), decide)
+        return found
 
     def _landing(self, world: World) -> Iterator[tuple[str, World]]:
         for binding in sorted(set(world.bindings)):
@@ -220,32 +246,28 @@ class EarlySteps:
         uid = holder.pod.uid
         n = None if uid is None else int(uid[4:])
         if holder.state is HolderState.PROPOSED:
-            yield from self._attempt(world, record, n)
+            yield from self._attempt(world, n)
         elif n is not None and world.seen[n] == GONE:
             if holder.state is HolderState.CONFIRMED:
-                yield "its end is seen", self._moved(world, record, HolderState.RELEASING)
+                yield "its end is seen", self._moved(world, HolderState.RELEASING)
             elif not world.pods[n].runs:
-                yield "it is released", self._moved(world, record, HolderState.RELEASED)
+                yield "it is released", self._moved(world, HolderState.RELEASED)
         elif n is not None and world.pods[n].api in {ABSENT, GONE}:
             yield "it is asked for", world._replace(seen=_set(world.seen, n, GONE))
 
-    def _attempt(
-        self, world: World, record: GpuRecord, n: int | None
-    ) -> Iterator[tuple[str, World]]:
-        old: AttemptWatch | None = self.interned.values[world.watch]
-        watch: AttemptWatch = self.rules.watch_attempt(old, record.holders, 1)
-        if watch is not old:
-            age = 0 if watch.since_ns else world.age
-            number = self.interned.number(replace(watch, since_ns=0))
+    def _attempt(self, world: World, n: int | None) -> Iterator[tuple[str, World]]:
+        number, begins = self._watched(world.watch, world.record)
+        if number:
+            age = 0 if begins else world.age
             yield "an attempt is watched", world._replace(watch=number, age=age)
             return
-        sight = self._sight(world, n)
-        step = self.rules.attempt_step(watch, NODE, sight, AGES[world.age], DEFAULT_LIMITS)
+        watch: AttemptWatch = self.interned.values[world.watch]
+        step = self._step(world.watch, self._sight(world, n), world.age)
         if world.age + 1 < len(AGES) and not any(x.creation == TAKEN for x in world.pods):
             yield "time passes", world._replace(age=world.age + 1)
         match step:
             case Move():
-                yield f"it is {step.to}", self._moved(world, record, step.to)
+                yield f"it is {step.to}", self._moved(world, step.to)
             case Requeue() if n is not None:
                 bindings = tuple(x for x in world.bindings if x[0] != n)
                 answer = self._seen(n, world.pods[n])
@@ -254,6 +276,28 @@ class EarlySteps:
                     f"pod {n} is requeued",
                     world._replace(watch=self.interned.number(known), bindings=bindings),
                 )
+
+    def _watched(self, old: int, number: int) -> tuple[int, bool]:
+        """The watch where it is another one, and whether its time begins anew."""
+
+        def decide() -> tuple[int, bool]:
+            before: AttemptWatch | None = self.interned.values[old]
+            holders = self.interned.values[number].holders
+            watch: AttemptWatch = self.rules.watch_attempt(before, holders, 1)
+            if watch is before:
+                return 0, False
+            return self.interned.number(replace(watch, since_ns=0)), watch.since_ns != 0
+
+        found: tuple[int, bool] = self._remembered(("watched", old, number), decide)
+        return found
+
+    def _step(self, watch: int, sight: PodSight, age: int) -> Any:
+        return self._remembered(
+            ("step", watch, sight, age),
+            lambda: self.rules.attempt_step(
+                self.interned.values[watch], NODE, sight, AGES[age], DEFAULT_LIMITS
+            ),
+        )
 
     def _sight(self, world: World, n: int | None) -> PodSight:
         """Of a pod that was never seen the copy says nothing."""
@@ -273,13 +317,22 @@ class EarlySteps:
             str(self.refs[n].uid), NODE if is_bound else "", name if is_bound else None, False
         )
 
-    def _moved(self, world: World, record: GpuRecord, to: HolderState) -> World:
-        return self._put(world, record.moved(record.holders[0].reservation, to))
+    def _moved(self, world: World, to: HolderState) -> World:
+        def decide() -> int:
+            record: GpuRecord = self.interned.values[world.record]
+            return self._plain(record.moved(record.holders[0].reservation, to))
 
-    def _put(self, world: World, record: GpuRecord) -> World:
+        return world._replace(record=self._remembered(("moved", world.record, to), decide))
+
+    def _plain(self, record: GpuRecord) -> int:
         """Without the version: a state is what is known, not how often it was written."""
         plain = None if record.is_closed else GpuRecord(GPU, NODE, record.holders)
-        return world._replace(record=self.interned.number(plain))
+        return self.interned.number(plain)
+
+    def _remembered(self, key: Any, decide: Callable[[], Any]) -> Any:
+        if key not in self._memo:
+            self._memo[key] = decide()
+        return self._memo[key]
 
     def _with(self, world: World, n: int, pod: Pod) -> World:
         """The pod is another one for whoever carries its resourceVersion."""

@@ -1,7 +1,9 @@
 """Visits every state of a world, breadth first, and says how one was come to that must not be."""
 
+import gc
 from collections import deque
 from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -43,6 +45,23 @@ class FoundError(AssertionError):
 
 def explore(steps: Steps[S], *, most: int, looks_for_stuck: bool = True) -> Explored:
     """Visit at most `most` states; raises FoundError."""
+    with _no_search_for_garbage():
+        return _explore(steps, most, looks_for_stuck=looks_for_stuck)
+
+
+@contextmanager
+def _no_search_for_garbage() -> Iterator[None]:
+    """Everything that is made is kept, and there are no cycles: Python would find none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _explore(steps: Steps[S], most: int, *, looks_for_stuck: bool) -> Explored:
     start = steps.start()
     numbers: dict[S, int] = {start: 0}
     came: list[tuple[int, str]] = [(0, "")]

@@ -288,17 +288,22 @@ class Steps:
                     f"pods {missing} use {self.gpus[gpu]}, which is not held for them"
                 )
             if record is not None:
-                self._demand_record(world, record)
+                self._demand_record(number, tuple(x.call for x in world.pods))
 
-    def _demand_record(self, world: World, record: GpuRecord) -> None:
+    def _demand_record(self, number: int, calls: tuple[int, ...]) -> None:
+        """Of the record, and of which call each pod was bound with."""
+        if ("valid", number, calls) in self._memo:
+            return
+        record: GpuRecord = self.interned.values[number]
         record.demand_valid()
         if sum(not x.restored for x in record.holders) > 1 and record.share is None:
             raise BrokenError(f"{record.gpu} has two holders")
         for holder in record.holders:
-            pod = world.pods[int(str(holder.pod.uid)[4:])]
-            bound = self.names[pod.call] if pod.call != NOBODY else ""
+            call = calls[int(str(holder.pod.uid)[4:])]
+            bound = self.names[call] if call != NOBODY else ""
             if holder.state is HolderState.CONFIRMED and bound != holder.reservation:
                 raise BrokenError(f"{record.gpu} is confirmed for a pod that is not bound by it")
+        self._memo["valid", number, calls] = True
 
     def is_at_rest(self, world: World) -> bool:
         """Whether everything is over and nothing was lost forever."""

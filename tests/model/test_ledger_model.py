@@ -76,6 +76,11 @@ def never_expires(*asked: Any) -> Any:
     return Wait(0) if isinstance(found, Requeue) else found
 
 
+def confirms_everything(*asked: Any) -> Any:
+    found = attempt_step(*asked)
+    return Move(HolderState.CONFIRMED, "") if isinstance(found, Wait) else found
+
+
 def forgets_changes(
     watch: AttemptWatch | None, parts: tuple[Holder, ...], now_ns: int
 ) -> AttemptWatch:
@@ -154,6 +159,10 @@ FAULTS: dict[str, tuple[Plan, Rules]] = {
     "an attempt expires without a requeue": (
         WHOLE["two replicas see to one attempt, one crashes"],
         Rules(attempt_step=expires_without_requeue),
+    ),
+    "an attempt is confirmed by itself": (
+        WHOLE["two replicas see to one attempt, one crashes"],
+        Rules(attempt_step=confirms_everything),
     ),
     "an attempt of a pod that is gone is free at once": (
         WHOLE["two replicas see to one attempt, one crashes"],

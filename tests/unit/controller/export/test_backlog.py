@@ -69,6 +69,26 @@ def test_numbers_go_on_where_a_predecessor_stopped() -> None:
     assert levels(made) == [(5, "L1")]
 
 
+def test_what_was_delivered_last_is_no_change_though_it_is_noted_after_that_was_read() -> None:
+    made = backlog()
+    made.settle(SHARD, at(4, A))
+    made.note(A)
+    assert levels(made) == []
+    assert len(made) == 0
+    made.note(B)
+    made.note(A)
+    assert levels(made) == [(5, "L1"), (6, "L0")]
+    assert len(made) == 2
+
+
+def test_of_what_waits_only_the_oldest_can_be_what_was_delivered_last() -> None:
+    made = backlog(A, B, A)
+    made.settle(SHARD, at(1, A))
+    assert levels(made) == [(2, "L1"), (3, "L0")]
+    made.delivered(made.take(1))
+    assert levels(made) == [(3, "L0")]
+
+
 def test_the_same_change_has_the_same_key_at_another_replica() -> None:
     one, other = backlog(A, B), backlog(A, B)
     one.delivered(one.take(1))

@@ -67,14 +67,20 @@ async def test_a_leader_that_dies_at_any_step_loses_and_doubles_nothing(
     assert deaths >= 6
 
 
-async def test_a_restarted_controller_sends_nothing_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leads_first", [False, True], ids=["evidence first", "leads first"])
+async def test_a_restarted_controller_sends_nothing_again(
+    leads_first: bool, tmp_path: Path
+) -> None:
     sink, documents = ObjectSink(), MemoryDocuments()
     first = Replica("a", sink, documents, tmp_path)
     first.note(*FLEET)
     await first.delivery.round()
     second = Replica("a", sink, documents, tmp_path)
+    if leads_first:
+        await second.delivery.round()
     second.note(*FLEET)
     await second.delivery.round()
+    assert second.delivery.waiting == 0
     assert second.exporter.batches == []
     assert len(sink.records) == len(FLEET)
 

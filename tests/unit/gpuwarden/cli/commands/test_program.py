@@ -37,8 +37,8 @@ def test_version(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_the_commands(cli: Cli, shell: str) -> None:
-    script = cli("completion", shell).out
+def test_completion_knows_the_commands(shell: str) -> None:
+    script = completion(shell)
     assert "explain" in script
     assert "--output" in script
 
