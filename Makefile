@@ -19,6 +19,7 @@ OLDER_KUBERNETES := 1.34.4
 FUZZER := $(VENV)/.fuzzer
 BILLS := $(VENV)/.bills
 PUSH ?=
+ARCH ?=
 EVALUATION ?=
 SITE_VENV := build/docs-venv
 SITE := $(SITE_VENV)/.ready
@@ -129,8 +130,8 @@ fuzz: setup $(FUZZER) ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS; what is fou
 	  $(BIN)/python -m tests.fuzz.run $$target build/fuzz/$$target --seconds $(FUZZ_SECONDS); \
 	done
 
-images: $(SETUP) $(BILLS) ## Container images and their SBOMs, without a daemon (root; buildah, debootstrap; PUSH=registry/path, EVALUATION=1)
-	REVISION=$(REVISION) $(BIN)/python -m tests.e2e.lab.product_images $(if $(EVALUATION),--evaluation) $(if $(PUSH),--push $(PUSH))
+images: $(SETUP) $(BILLS) ## Container images and their SBOMs, without a daemon (root; buildah, debootstrap; ARCH="amd64 arm64", PUSH=registry/path, EVALUATION=1)
+	REVISION=$(REVISION) $(BIN)/python -m tests.e2e.lab.product_images $(if $(ARCH),--arch $(ARCH)) $(if $(EVALUATION),--evaluation) $(if $(PUSH),--push $(PUSH))
 
 manifests: $(SETUP) ## build/install.yaml: all of an overlay in one file (ARGS="--overlay FOLDER")
 	$(BIN)/python -m tests.chart.manifests build/install.yaml $(ARGS)

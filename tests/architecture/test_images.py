@@ -10,11 +10,14 @@ import pytest
 
 from sandbox.nvml.build import _FLAGS, _STANDS_FOR_REAL
 from tests.architecture.test_names import ROOT
+from tests.deploy.wheels import locked, tags
 
 DOCKERFILES = sorted(path.name for path in ROOT.glob("Dockerfile*"))
 LEAVES = {"agent", "controller", "gpuwarden", "requirements", "LICENSE"}
 BASE = r"docker\.io/library/debian:bookworm-slim@sha256:[0-9a-f]{64}"
 """It fetches, unpacks and compiles; nothing of it gets into an image."""
+BUILDS = "--platform=$BUILDPLATFORM ${BASE}"
+"""A stage that runs programs is of the building machine's architecture."""
 PARTS = ("agent", "controller")
 
 
@@ -37,8 +40,8 @@ def stages(part: str) -> dict[str, Stage]:
     starts = [n for n, line in enumerate(lines) if line.startswith("FROM ")]
     found = {}
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        _, source, *named = lines[start].split()
-        name = named[1] if named else "final"
+        source, _, name = lines[start].removeprefix("FROM ").partition(" AS ")
+        name = name or "final"
         found[name] = Stage(name, source, tuple(lines[start + 1 : end]))
     return found
 
@@ -51,8 +54,8 @@ def test_there_are_images() -> None:
 def test_the_evaluations_image_is_the_agents_with_the_stand_in_and_says_so() -> None:
     found = stages("evaluation")
     assert {name: stage.source for name, stage in found.items()} == {
-        "library": "${BASE}",
-        "final": "${AGENT}",
+        "library": BUILDS,
+        "final": "--platform=$TARGETPLATFORM ${AGENT}",
     }
     final = found["final"]
     sent = {x for line in final.all("COPY") for x in line.split()[:-1] if "/" in x}
@@ -60,7 +63,7 @@ def test_the_evaluations_image_is_the_agents_with_the_stand_in_and_says_so() -> 
     assert final.all("ENTRYPOINT") == ['["/usr/bin/python3", "-I", "-m", "sandbox.evaluation"]']
     assert 'dev.gpuwarden.evaluation="true"' in final.all("LABEL")[0]
     assert final.all("USER") == []
-    (compiled,) = [x for x in found["library"].all("RUN") if "gcc -std" in x]
+    (compiled,) = [x for x in found["library"].all("RUN") if "compiler -std" in x]
     assert set(_FLAGS) <= set(compiled.split())
     assert _STANDS_FOR_REAL not in compiled
     ignored = (ROOT / "Dockerfile.evaluation.dockerignore").read_text().split()
@@ -74,7 +77,7 @@ def test_one_named_debian_and_the_final_image_starts_from_nothing(part: str) -> 
     assert re.fullmatch(BASE, base)
     sources = {name: stage.source for name, stage in stages(part).items()}
     assert sources == {
-        "system": "${BASE}",
+        "system": BUILDS,
         "requirements": "system",
         "program": "system",
         "final": "scratch",
@@ -102,10 +105,14 @@ def test_debian_packages_are_listed_with_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("locked", "wanted"), [("", "libc6\nzlib1g"), ("1", "libc6=2.36-9\nzlib1g=1:1.2")]
+    ("lock", "wanted"),
+    [
+        ("", "libc6:arm64\nzlib1g:arm64"),
+        ("1", "libc6:arm64=2.36-9\nzlib1g:arm64=1:1.2"),
+    ],
 )
 def test_versions_are_demanded_of_a_locked_build_alone(
-    tmp_path: Path, locked: str, wanted: str
+    tmp_path: Path, lock: str, wanted: str
 ) -> None:
     (run,) = stages("agent")["system"].all("RUN")
     (line,) = re.findall(r"packages=\$\(.*?fi\)", run)
@@ -113,7 +120,7 @@ def test_versions_are_demanded_of_a_locked_build_alone(
     script = line.replace("/debian.list", str(tmp_path / "debian.list")) + '; echo "$packages"'
     done = subprocess.run(
         ["/bin/sh", "-euc", script],
-        env={"PATH": os.environ["PATH"], "DEBIAN_LOCKED": locked},
+        env={"PATH": os.environ["PATH"], "DEBIAN_LOCKED": lock, "TARGETARCH": "arm64"},
         capture_output=True,
         text=True,
         check=True,
@@ -155,12 +162,38 @@ def test_requirements_are_held_to_their_hashes(part: str) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("architecture", "machine"), [("amd64", "x86_64"), ("arm64", "aarch64")])
+def test_wheels_are_those_that_the_list_was_made_for(
+    part: str, architecture: str, machine: str
+) -> None:
+    (run,) = stages(part)["requirements"].all("RUN")
+    before, _, _ = run.partition("&& python3 -m pip")
+    (last,) = re.findall(r"\$platforms (--platform \S+) --target", run)
+    done = subprocess.run(
+        ["/bin/sh", "-euc", f"{before} && echo $platforms {last}"],
+        env={"PATH": os.environ["PATH"], "TARGETARCH": architecture},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    asked = done.stdout.split("--platform ")[1:]
+    listed = list(dict.fromkeys(x.platform for x in tags(machine)))
+    assert [x.strip() for x in asked] == [x for x in listed if x.startswith("manylinux")]
+
+
+def test_pip_decides_on_markers_for_the_building_machine_and_both_decide_alike() -> None:
+    for part in PARTS:
+        assert locked(part, "x86_64") == locked(part, "aarch64")
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_no_host_is_written_and_an_index_stays_in_a_stage_that_is_thrown_away(part: str) -> None:
     text = (ROOT / f"Dockerfile.{part}").read_text()
     assert "://" not in text
     takes = {name for name, stage in stages(part).items() if any("PIP_" in x for x in stage.lines)}
     assert takes == {"requirements"}
     assert set(stages(part)["requirements"].all("ARG")) == {
+        "TARGETARCH",
         "PIP_INDEX_URL",
         "PIP_EXTRA_INDEX_URL",
         "PIP_CERT",

@@ -10,18 +10,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.utils import canonicalize_name
@@ -47,6 +42,7 @@ from tests.e2e.lab.containers import (
     unpack,
 )
 from tests.e2e.lab.debian_base import CODENAME, machine_sources, mirror
+from tests.e2e.lab.image_registry import image_registry
 from tests.e2e.lab.machine import missing
 from tests.e2e.lab.product_images import (
     NEEDS,
@@ -57,7 +53,6 @@ from tests.e2e.lab.product_images import (
     pushed,
 )
 from tests.e2e.lab.upstreams import upstream
-from tests.e2e.lab.waiting import until
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
 
@@ -232,57 +227,15 @@ def test_an_image_is_pushed_to_a_registry(
     if reasons := missing(["docker-registry"]):
         pytest.skip(f"no images: {'; '.join(reasons)}")
     image = product_images()["agent"]
-    with registry(tmp_path) as host:
-        trusted = tmp_path / "registries.conf"
-        trusted.write_text(f'[[registry]]\nlocation = "{host}"\ninsecure = true\n')
-        monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(trusted))
-        (name,) = pushed([image], f"{host}/team")
-        assert name.startswith(f"{host}/team/gpuwarden-agent:{__version__}@sha256:")
-        manifest = get(host, f"manifests/{name.partition('@')[2]}")
-        assert get(host, f"manifests/{__version__}") == manifest
-        config = get(host, f"blobs/{manifest['config']['digest']}")
+    with image_registry(tmp_path) as registry:
+        monkeypatch.setenv("SSL_CERT_FILE", str(registry.ca))
+        (name,) = pushed([image], f"{registry.host}/team")
+        repository, _, digest = name.partition("@")
+        assert repository == f"{registry.host}/team/gpuwarden-agent:{__version__}"
+        manifest = registry.get(f"team/gpuwarden-agent/manifests/{digest}")
+        assert registry.get(f"team/gpuwarden-agent/manifests/{__version__}") == manifest
+        config = registry.get(f"team/gpuwarden-agent/blobs/{manifest['config']['digest']}")
     assert config["rootfs"]["diff_ids"] == list(layer_digests(image.archive))
-
-
-@contextmanager
-def registry(folder: Path) -> Iterator[str]:
-    """A registry of the machine's own program, without encryption; where it listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        host = f"127.0.0.1:{free.getsockname()[1]}"
-    settings = folder / "registry.yaml"
-    settings.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder / 'registry'}}}}}\n"
-        f"http: {{addr: '{host}'}}\n"
-    )
-    with (folder / "registry.log").open("w") as log:
-        program = subprocess.Popen(
-            ["docker-registry", "serve", settings],  # noqa: S607 - Debian's
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        until("the registry answers", lambda: answers(host))
-        yield host
-    finally:
-        program.terminate()
-        program.wait(60)
-
-
-def answers(host: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{host}/v2/", timeout=10) as answer:
-            return bool(answer.status == HTTPStatus.OK)
-    except OSError:
-        return False
-
-
-def get(host: str, path: str) -> Any:
-    request = urllib.request.Request(
-        f"http://{host}/v2/team/gpuwarden-agent/{path}",
-        headers={"Accept": "application/vnd.oci.image.manifest.v1+json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as it says
-        return json.load(answer)
 
 
 @pytest.mark.long
@@ -329,8 +282,9 @@ class Pods:
     folder: Path
     api: FakeApiServer
     workload_api: InsecureWorkloadApi
+    patience: int = 1
 
-    def controller(self) -> Container:
+    def controller(self, **variables: str) -> Container:
         policy = self.folder / "policy"
         policy.mkdir()
         text = (BASE / "config/policy.yaml").read_text()
@@ -353,23 +307,31 @@ class Pods:
                 "GPUWARDEN_LISTEN_AGENTS": "127.0.0.1:0",
                 "GPUWARDEN_LISTEN_EXTENDER": "127.0.0.1:0",
                 "GPUWARDEN_LISTEN_OPS": "127.0.0.1:0",
+                **variables,
             },
         )
 
-    def agent(self, controller: str) -> Container:
+    def agent_with_gpus(self, controller: str) -> Container:
+        """With the stand-in where the NVIDIA runtime mounts the real library."""
         scenario = self.folder / "scenario"
         write(scenario, Scenario(cuda=12080, gpus=tuple(h100_sxm(n) for n in range(2))))
+        library = {"/run/scenario": scenario, f"{LIBRARIES}/{LIBRARY}": build() / LIBRARY}
+        return self.agent(controller, library, **{VARIABLE: "/run/scenario"})
+
+    def agent(
+        self, controller: str, mounts: dict[str, Path] | None = None, **variables: str
+    ) -> Container:
         empty = self.folder / "pod-resources"
         empty.mkdir()
         return self._container(
             "agent",
             one(MANIFESTS, "DaemonSet", "gpuwarden-agent"),
             volumes={"state": self._written("state"), "pod-resources": empty},
-            mounts={"/run/scenario": scenario, f"{LIBRARIES}/{LIBRARY}": build() / LIBRARY},
+            mounts=mounts or {},
             variables={
-                VARIABLE: "/run/scenario",
                 "GPUWARDEN_AGENT_CONTROLLERS": controller,
                 "GPUWARDEN_LISTEN_OPS": "127.0.0.1:0",
+                **variables,
             },
         )
 
@@ -407,6 +369,7 @@ class Pods:
             image=image,
             pod=pod_of(workload),
             surroundings=surroundings,
+            patience=self.patience,
         )
 
     def _written(self, name: str) -> Path:
@@ -441,7 +404,7 @@ async def test_an_agent_of_the_daemonset_attests_to_a_controller_of_the_stateful
 ) -> None:
     with pods.controller() as controller:
         opened = await asyncio.to_thread(controller.event, event="listener.open", listener="agents")
-        with pods.agent(opened["address"]) as agent:
+        with pods.agent_with_gpus(opened["address"]) as agent:
             ready = await eventually(lambda: verified(controller), "the node is verified")
             assert (ready["name"], ready["level"]) == (NODE, "L0")
             checks = (

@@ -18,6 +18,8 @@ from tests.e2e.lab.waiting import until
 
 Document = dict[str, Any]
 _END_S = 15.0
+_LOG_S = 60.0
+_COMMAND_S = 60.0
 _BOUND = ["rbind", "nosuid", "nodev"]
 
 
@@ -79,10 +81,13 @@ class Container:
         image: UnpackedImage,
         pod: Document,
         surroundings: Surroundings,
+        patience: int = 1,
     ) -> None:
         self.name = f"gpuwarden-{os.getpid()}-{name}"
         self.log = folder / "log"
         """Standard output and error."""
+        self._patience = patience
+        """How many times as long as on the machine itself everything may take."""
         self._runc = (str(runc), f"--root={folder / 'runc'}")
         self._folder = folder
         folder.mkdir(parents=True)
@@ -105,14 +110,14 @@ class Container:
         assert self._process is not None
         if self._process.poll() is None:
             self._ran("kill", self.name, "KILL")
-            self._process.wait(_END_S)
+            self._process.wait(_END_S * self._patience)
         self._ran("delete", "--force", self.name)
 
     def stop(self) -> int:
         """SIGTERM, and the exit status."""
         assert self._process is not None
         self._checked("kill", self.name, "TERM")
-        return self._process.wait(_END_S)
+        return self._process.wait(_END_S * self._patience)
 
     def exec(self, *arguments: str) -> str:
         """Run a command in there, as the container's user; its standard output."""
@@ -126,7 +131,8 @@ class Container:
 
     def event(self, **wanted: str) -> Document:
         """The first JSON line of its log with these values."""
-        return until(f"{self.name} logs {wanted}", lambda: self._find(wanted), timeout_s=60)
+        limit_s = _LOG_S * self._patience
+        return until(f"{self.name} logs {wanted}", lambda: self._find(wanted), timeout_s=limit_s)
 
     def text(self) -> str:
         """Its log so far."""
@@ -153,7 +159,11 @@ class Container:
 
     def _ran(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*self._runc, *arguments], capture_output=True, text=True, timeout=60, check=False
+            [*self._runc, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_S * self._patience,
+            check=False,
         )
 
 

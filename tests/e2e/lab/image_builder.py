@@ -14,6 +14,7 @@ from pathlib import Path
 
 _BUILD_S = 3600
 _SHOWN = 4000
+_INDEX = "localhost/index"
 _STORE_LIMIT = 8 << 30
 """Bytes; a store that has grown beyond them is begun again."""
 
@@ -36,6 +37,8 @@ class Build:
     """Seconds since 1970: when every file of the image was changed last."""
     ignored: str = ""
     """File that lists what is not sent to the builder; empty for `.dockerignore`."""
+    architecture: str = ""
+    """The image's, as Debian and image indexes call it; empty for that of its base."""
 
 
 class ImageBuilder:
@@ -74,14 +77,33 @@ class ImageBuilder:
         """Take an image from a docker archive, whatever had its name before."""
         self._run("pull", f"docker-archive:{archive}:{image}")
 
-    def push(self, archive: Path, image: str, target: str) -> str:
-        """A docker archive to a registry, with the credentials of `buildah login`; the digest."""
-        self.load(archive, image)
+    def push(self, archives: Sequence[Path], image: str, target: str) -> str:
+        """Docker archives to a registry, with the credentials of `buildah login`; the digest.
+
+        Several are one image of several architectures there: the digest is the index's.
+        """
         with tempfile.TemporaryDirectory() as folder:
             said = Path(folder) / "digest"
+            how = ("--format=oci", f"--digestfile={said}")
             to = f"docker://{target}"
-            self._run("push", "--format=oci", f"--digestfile={said}", image, to)
+            if len(archives) == 1:
+                self.load(archives[0], image)
+                self._run("push", *how, image, to)
+            else:
+                self._fill_index(archives)
+                self._run("manifest", "push", "--all", *how, _INDEX, to)
+                if not said.read_text():  # buildah 1.28 ends with 0 all the same
+                    raise ImageBuildError(
+                        f"buildah did not push {target} and does not say why; it says so where"
+                        " the images of one architecture are pushed"
+                    )
             return said.read_text().strip()
+
+    def _fill_index(self, archives: Sequence[Path]) -> None:
+        self._ran("manifest", "rm", _INDEX)  # of a push that failed
+        self._run("manifest", "create", _INDEX)
+        for archive in archives:
+            self._run("manifest", "add", _INDEX, f"docker-archive:{archive}")
 
     def _can(self, driver: str) -> bool:
         self._driver = driver
@@ -112,6 +134,7 @@ def build_command(build: Build) -> Sequence[str]:
     arguments = [f"--build-arg={name}={value}" for name, value in build.arguments.items()]
     mounts = [f"--volume={path}:{inside}:ro" for path, inside in build.mounts.items()]
     ignored = [f"--ignorefile={build.ignored}"] if build.ignored else []
+    platform = [f"--platform=linux/{build.architecture}"] if build.architecture else []
     return (
         "build",
         "--isolation=chroot",
@@ -122,6 +145,7 @@ def build_command(build: Build) -> Sequence[str]:
         *arguments,
         *mounts,
         *ignored,
+        *platform,
         f"--file={build.dockerfile}",
         f"--tag={build.image}",
         ".",

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
+"""Programs of other machines, and what the kernel starts them with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,27 @@ def _has_cgroups() -> bool:
     )
 
 
+def runs(machine: str, folder: Path = BINFMT) -> bool:
+    """Whether programs of another machine run here, in a container that lacks qemu, too (`F`)."""
+    try:
+        first, *facts = (folder / f"qemu-{machine}").read_text().splitlines()
+    except OSError:
+        return False
+    flags = "".join(x.partition(": ")[2] for x in facts if x.startswith("flags: "))
+    return first == "enabled" and "F" in flags
+
+
+def _emulated(machine: str) -> Need:
+    name = f"qemu-{machine}"
+    return Need(
+        name,
+        lambda: runs(machine),
+        f"Debian: apt-get install qemu-user-static, and where no init registers it:"
+        f" mount -t binfmt_misc none {BINFMT};"
+        f" cat /usr/lib/binfmt.d/{name}.conf > {BINFMT}/register",
+    )
+
+
 NEEDS = {
     need.name: need
     for need in (
@@ -57,6 +80,8 @@ NEEDS = {
             _on_path("docker-registry"),
             "Debian: apt-get install docker-registry",
         ),
+        _emulated("x86_64"),
+        _emulated("aarch64"),
         Need("syft", Path(sys.executable).with_name("syft").exists, "make images installs it"),
         Need("cgroups", _has_cgroups, "mount cgroups (v1 or v2) writable at /sys/fs/cgroup"),
         Need(

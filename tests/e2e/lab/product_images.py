@@ -12,12 +12,14 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuwarden import __version__
 from tests.e2e.lab import debian_base
+from tests.e2e.lab.architecture import MACHINES, ArchitectureError, this_machines
 from tests.e2e.lab.bill_of_materials import write_bill
 from tests.e2e.lab.cache import Shelf, cache_folder, key
 from tests.e2e.lab.image_builder import Build, ImageBuilder, ImageBuildError
@@ -35,9 +37,11 @@ _ARCHIVES = ("DEBIAN", "DEBIAN_SECURITY")
 _LOCKED = "DEBIAN_LOCKED"
 _FORMAT = "2"
 """Raised when what this module does to an image changes."""
-_KEPT = 3
-"""Builds; each is some 400 MB."""
+_KEPT = 6
+"""Builds; each is some 300 MB."""
 _MIB = 1 << 20
+_E_MACHINE = slice(18, 20)
+_ELF_HEAD = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +103,16 @@ def sources(root: Path = ROOT) -> list[tuple[str, bytes]]:
     return [(str(path.relative_to(root)), path.read_bytes()) for path in files]
 
 
-def product_images(cache: Path | None = None) -> dict[str, ProductImage]:
-    """`agent` and `controller`; builds what the cache lacks.
+def product_images(cache: Path | None = None, arch: str = "") -> dict[str, ProductImage]:
+    """`agent` and `controller`, of this machine's architecture by default; builds what is missing.
 
     ImageBuildError or BaseImageError where they cannot be built.
     """
     cache = cache or cache_folder()
+    arch = arch or this_machines()
     told = facts(os.environ)
     flags = [
+        arch,
         __version__,
         told.revision,
         str(told.epoch),
@@ -117,15 +123,34 @@ def product_images(cache: Path | None = None) -> dict[str, ProductImage]:
     if not shelf.is_filled:
         with shelf.locked():
             if not shelf.is_filled:  # another builder may have been first
-                _build(shelf, cache, told)
+                _build(shelf, cache, told, arch)
     return {part: ProductImage(image_name(part), shelf.folder / f"{part}.tar") for part in PARTS}
 
 
 def layer_digests(archive: Path) -> Sequence[str]:
     """SHA-256 of each layer of a docker archive, unpacked, in order."""
+    return [str(x) for x in _configuration(archive)["rootfs"]["diff_ids"]]
+
+
+def architecture_of(archive: Path) -> str:
+    """What a docker archive says that it is for."""
+    return str(_configuration(archive)["architecture"])
+
+
+def elf_machines(archive: Path) -> Mapping[int, Sequence[str]]:
+    """Programs and libraries in a docker archive by `e_machine`, the machine that they are for."""
+    found: dict[int, list[str]] = {}
     with tarfile.open(archive) as opened:
         (image,) = _json(opened, "manifest.json")
-        return [str(x) for x in _json(opened, image["Config"])["rootfs"]["diff_ids"]]
+        for name in image["Layers"]:
+            with tarfile.open(fileobj=opened.extractfile(name)) as layer:
+                for entry in layer:
+                    file = layer.extractfile(entry) if entry.isreg() else None
+                    head = file.read(_ELF_HEAD) if file else b""
+                    if head.startswith(b"\x7fELF"):
+                        machine = int.from_bytes(head[_E_MACHINE], "little")
+                        found.setdefault(machine, []).append(entry.name)
+    return found
 
 
 def layer_sizes(archive: Path) -> Sequence[int]:
@@ -136,18 +161,25 @@ def layer_sizes(archive: Path) -> Sequence[int]:
 
 
 def pushed(images: Iterable[ProductImage], registry: str, cache: Path | None = None) -> list[str]:
-    """Push to `registry`, a host with an optional path; each image's name there, by digest."""
-    builder = ImageBuilder((cache or cache_folder()) / "buildah")
-    found = []
+    """Push to `registry`, a host with an optional path; each image's name there, by digest.
+
+    Images of the same name differ in their architecture, and become one there.
+    """
+    cache = cache or cache_folder()
+    archives: dict[str, list[Path]] = {}
     for image in images:
-        name = f"{registry}/{image.name.rpartition('/')[2]}"
-        _say(f"{name}: pushing")
-        digest = builder.push(image.archive, image.name, name)
-        found.append(f"{name}@{digest}")
+        archives.setdefault(image.name, []).append(image.archive)
+    found = []
+    with _store_locked(cache):
+        builder = ImageBuilder(cache / "buildah")
+        for here, same in archives.items():
+            name = f"{registry}/{here.rpartition('/')[2]}"
+            _say(f"{name}: pushing")
+            found.append(f"{name}@{builder.push(same, here, name)}")
     return found
 
 
-def _build(shelf: Shelf, cache: Path, told: Facts) -> None:
+def _build(shelf: Shelf, cache: Path, told: Facts, arch: str) -> None:
     if lines := missing(NEEDS):
         raise ImageBuildError(f"images need {'; '.join(lines)}")
     builder = _builder_with_base(cache)
@@ -155,14 +187,25 @@ def _build(shelf: Shelf, cache: Path, told: Facts) -> None:
     with shelf.filling() as folder:
         for part in PARTS:
             name = image_name(part)
-            _say(f"{name}: building")
-            given = {**arguments, **told.debian, "BASE": BASE}
+            _say(f"{name}: building for {arch}")
+            given = {**arguments, **told.debian, **_stages()}
             given |= {"VERSION": __version__, "REVISION": told.revision}
             dockerfile = f"Dockerfile.{part}"
-            builder.build(Build(dockerfile, ROOT, name, given, mounts, told.epoch))
+            build = Build(dockerfile, ROOT, name, given, mounts, told.epoch, architecture=arch)
+            builder.build(build)
             builder.export(name, folder / f"{part}.tar")
     for old in old_builds(shelf.folder.parent, _KEPT):
         shutil.rmtree(old)
+
+
+def _store_locked(cache: Path) -> AbstractContextManager[None]:
+    """One process works with the store at a time: the lock of the builds of images."""
+    return Shelf(cache, "images", "").locked()
+
+
+def _stages() -> dict[str, str]:
+    """What the stages that build run on; buildah 1.28 sets no BUILDPLATFORM."""
+    return {"BASE": BASE, "BUILDPLATFORM": f"linux/{this_machines()}"}
 
 
 def _builder_with_base(cache: Path) -> ImageBuilder:
@@ -176,24 +219,25 @@ def _builder_with_base(cache: Path) -> ImageBuilder:
     return builder
 
 
-def evaluation_image(cache: Path | None = None) -> ProductImage:
+def evaluation_image(cache: Path | None = None, arch: str = "") -> ProductImage:
     """The agent with made-up GPUs, on the agent's image; builds what the cache lacks.
 
     ImageBuildError or BaseImageError where it cannot be built.
     """
     cache = cache or cache_folder()
-    agent = product_images(cache)["agent"]
+    arch = arch or this_machines()
+    agent = product_images(cache, arch)["agent"]
     dockerfile = "Dockerfile.evaluation"
     files = [*_files(ROOT / "sandbox"), ROOT / dockerfile]
     named = [(str(path.relative_to(ROOT)), path.read_bytes()) for path in files]
     shelf = Shelf(cache, "evaluation", key(named, [agent.archive.parent.name]))
     image = ProductImage(image_name("agent-evaluation"), shelf.folder / "agent-evaluation.tar")
     if not shelf.is_filled:
-        with Shelf(cache, "images", "").locked():  # one builder works with the store at a time
+        with _store_locked(cache):
             builder = _builder_with_base(cache)
             builder.load(agent.archive, agent.name)
-            _say(f"{image.name}: building")
-            given = {"BASE": BASE, "AGENT": agent.name}
+            _say(f"{image.name}: building for {arch}")
+            given = {**_stages(), "AGENT": agent.name}
             build = Build(
                 dockerfile,
                 ROOT,
@@ -201,6 +245,7 @@ def evaluation_image(cache: Path | None = None) -> ProductImage:
                 given,
                 timestamp=facts(os.environ).epoch,
                 ignored=f"{dockerfile}.dockerignore",
+                architecture=arch,
             )
             builder.build(build)
             with shelf.filling() as folder:
@@ -212,6 +257,12 @@ def old_builds(folder: Path, kept: int) -> Sequence[Path]:
     """All builds of images but the newest `kept`."""
     builds = sorted(folder.glob("images-*"), key=lambda x: x.stat().st_mtime, reverse=True)
     return builds[kept:]
+
+
+def _configuration(archive: Path) -> Any:
+    with tarfile.open(archive) as opened:
+        (image,) = _json(opened, "manifest.json")
+        return _json(opened, image["Config"])
 
 
 def _json(archive: tarfile.TarFile, member: str) -> Any:
@@ -247,18 +298,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.lab.product_images")
     parser.add_argument("--push", metavar="REGISTRY", help="where to, such as ghcr.io/example")
     parser.add_argument("--evaluation", action="store_true", help="the evaluation's agent, too")
+    parser.add_argument(
+        "--arch",
+        nargs="+",
+        choices=MACHINES,
+        help="this machine's by default; several are pushed as one image",
+    )
     parsed = parser.parse_args()
     try:
-        images = product_images()
-        if parsed.evaluation:
-            images["agent-evaluation"] = evaluation_image()
-        for image in images.values():
+        images: list[ProductImage] = []
+        for arch in dict.fromkeys(parsed.arch or [this_machines()]):
+            images += product_images(arch=arch).values()
+            if parsed.evaluation:
+                images.append(evaluation_image(arch=arch))
+        for image in images:
             write_bill(image.archive, image.name, image.bill, source_date_epoch(os.environ))
-        names = pushed(images.values(), parsed.push) if parsed.push else []
-    except (ImageBuildError, debian_base.BaseImageError) as error:
+        names = pushed(images, parsed.push) if parsed.push else []
+    except (ArchitectureError, ImageBuildError, debian_base.BaseImageError) as error:
         _say(str(error))
         return 1
-    for image in images.values():
+    for image in images:
         sizes = layer_sizes(image.archive)
         layers = " + ".join(f"{size / _MIB:.1f}" for size in sizes)
         sys.stdout.write(f"{image.name}  {sum(sizes) / _MIB:.1f} MiB ({layers})\n")

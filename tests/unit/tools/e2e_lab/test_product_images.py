@@ -14,6 +14,8 @@ from tests.e2e.lab.package_index import index_variables
 from tests.e2e.lab.product_images import (
     Facts,
     ProductImage,
+    architecture_of,
+    elf_machines,
     facts,
     layer_digests,
     layer_sizes,
@@ -83,6 +85,12 @@ def test_what_is_not_sent_to_the_builder_may_be_listed_elsewhere() -> None:
     assert "--ignorefile=D.dockerignore" in build_command(build)
 
 
+def test_a_build_says_what_it_is_for() -> None:
+    assert not [x for x in build_command(Build("D", Path("/src"), "x:1")) if "platform" in x]
+    build = Build("D", Path("/src"), "x:1", architecture="arm64")
+    assert "--platform=linux/arm64" in build_command(build)
+
+
 def tree(root: Path) -> Path:
     for name in ("agent", "controller", "gpuwarden", "requirements", "sandbox"):
         (root / name).mkdir(parents=True)
@@ -121,13 +129,22 @@ def test_old_builds_are_those_before_the_newest(tmp_path: Path) -> None:
     assert old_builds(tmp_path, 3) == []
 
 
+AARCH64 = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00" + bytes(44)
+X86 = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00" + bytes(44)
+
+
 def docker_archive(path: Path) -> Path:
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as files:
-        entry = tarfile.TarInfo("bin/program")
-        entry.size = 3
-        files.addfile(entry, io.BytesIO(b"ELF"))
+        for name, content in (("bin/program", AARCH64), ("bin/script", b"#!"), ("bin/old", X86)):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            files.addfile(entry, io.BytesIO(content))
+        link = tarfile.TarInfo("bin/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "program"
+        files.addfile(link)
     config = {
+        "architecture": "arm64",
         "config": {"Entrypoint": ["/bin/program"], "Env": ["A=b=c"], "User": "7:8"},
         "rootfs": {"type": "layers", "diff_ids": ["sha256:77"]},
     }
@@ -147,7 +164,7 @@ def docker_archive(path: Path) -> Path:
 def test_an_archive_is_unpacked_with_what_it_says(tmp_path: Path) -> None:
     archive = docker_archive(tmp_path / "a.tar")
     image = unpack(archive, tmp_path / "root")
-    assert (image.root / "bin/program").read_bytes() == b"ELF"
+    assert (image.root / "bin/program").read_bytes() == AARCH64
     assert (image.entrypoint, image.environment, image.user) == (
         ("/bin/program",),
         {"A": "b=c"},
@@ -157,6 +174,12 @@ def test_an_archive_is_unpacked_with_what_it_says(tmp_path: Path) -> None:
     assert size > 3
     assert list(layer_digests(archive)) == ["sha256:77"]
     assert ProductImage("x:1", archive).bill == tmp_path / "a.spdx.json"
+
+
+def test_an_archive_shows_what_machine_it_is_for(tmp_path: Path) -> None:
+    archive = docker_archive(tmp_path / "a.tar")
+    assert architecture_of(archive) == "arm64"
+    assert elf_machines(archive) == {183: ["bin/program"], 62: ["bin/old"]}
 
 
 def test_the_archive_of_a_moment_is_named_whole_or_not_at_all() -> None:
