@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tests.soak.log_lines import Kind, Sorted
-from tests.soak.slope import Sample, Slope, Trend, settled, slope, trend
+from tests.soak.slope import Sample, Slope, Trend, medians, settled, slope, trend
 
 WIDTH: Final = 80
 _SHOWN: Final = 10
@@ -42,6 +42,8 @@ class Memory:
     last_kib: float
     slope: Slope | None
     trend: Trend
+    points: tuple[Sample, ...] = ()
+    """What the slope is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,8 @@ def _judged(process: str, samples: Sequence[Sample], limit: float, enough_s: flo
     found = slope(settled(samples))
     first, last, lasts_s = samples[0].kib, samples[-1].kib, _lasts(samples)
     judged = trend(found, limit) if lasts_s >= enough_s else Trend.SHORT
-    return Memory(process, lasts_s / 60, first, last, found, judged)
+    points = tuple(medians(settled(samples)))
+    return Memory(process, lasts_s / 60, first, last, found, judged, points)
 
 
 def _lasts(samples: Sequence[Sample]) -> float:

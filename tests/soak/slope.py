@@ -62,7 +62,7 @@ def settled(samples: Sequence[Sample]) -> list[Sample]:
 
 def slope(samples: Sequence[Sample]) -> Slope | None:
     """Of samples in order of time; None where they are too few or of one moment."""
-    points = _points(samples)
+    points = medians(samples)
     if len(points) < FEWEST:
         return None
     slopes = sorted(
@@ -82,8 +82,8 @@ def trend(found: Slope | None, limit: float) -> Trend:
     return Trend.GROWS if found.low > limit else Trend.UNDECIDED
 
 
-def _points(samples: Sequence[Sample]) -> list[Sample]:
-    """One for each stretch of time in which there are samples."""
+def medians(samples: Sequence[Sample]) -> list[Sample]:
+    """Points of the slope: one for each stretch of time in which there are samples."""
     if not samples:
         return []
     first, last = samples[0].at_s, samples[-1].at_s

@@ -126,8 +126,11 @@ def test_the_document_is_json() -> None:
 
 def test_memory_is_judged_by_what_comes_after_the_warm_up() -> None:
     samples = [Sample(s, 1000 + min(s, 600) * 10) for s in range(0, 1801, 5)]
-    found = memory_of({("agents", 7): samples}, 1)
-    assert found == (Memory("agents", 30, 1000, 7000, Slope(0, 0, 0), Trend.FLAT),)
+    (found,) = memory_of({("agents", 7): samples}, 1)
+    flat = Memory("agents", 30, 1000, 7000, Slope(0, 0, 0), Trend.FLAT, found.points)
+    assert found == flat
+    assert [x.kib for x in found.points] == [7000] * 12
+    assert found.points[0].at_s >= 600
 
 
 def test_of_a_program_that_was_started_again_the_longest_life_is_judged() -> None:
