@@ -1,12 +1,13 @@
 """YAML (and so JSON) read as its writer meant it, or refused. One reader for the whole product.
 
-One document of the values that JSON has: no anchors, aliases, tags or merge keys, each key a text
-and given once. Bytes, nodes, depth and the length of a scalar are bounded, and so is the time.
-Dates stay text. Empty documents around the one do not count. What the keys mean is for the caller.
+One document of the values that JSON has, or several where the caller takes them: no anchors,
+aliases, tags or merge keys, each key a text and given once. Bytes, nodes, depth and the length of a
+scalar are bounded, and so is the time. Dates stay text. Empty documents do not count. What the keys
+mean is for the caller.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -81,12 +82,22 @@ class MapValue:
 Value = ScalarValue | ListValue | MapValue
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One of several documents."""
+
+    line: int
+    """Where it begins."""
+    value: object
+    """Dicts, lists, text, numbers, booleans and None."""
+
+
 def parse_tree(data: bytes, *, max_bytes: int) -> Value | None:
     """The document with the line of each value and scalars as written; None if it is empty.
 
     Raises YamlError.
     """
-    node = _compose(data, max_bytes)
+    node = _one(_compose(data, max_bytes))
     return None if node is None else _value(node)
 
 
@@ -95,8 +106,17 @@ def parse_plain(data: bytes, *, max_bytes: int) -> object:
 
     Raises YamlError.
     """
-    node = _compose(data, max_bytes)
+    node = _one(_compose(data, max_bytes))
     return None if node is None else _plain(node)
+
+
+def parse_documents(data: bytes, *, max_bytes: int) -> tuple[Document, ...]:
+    """Every document that is not empty, each as `parse_plain` has it; the bounds are of all.
+
+    Raises YamlError.
+    """
+    found = _compose(data, max_bytes)
+    return tuple(Document(x.start_mark.line + 1, _plain(x)) for x in found)
 
 
 class _Loader(yaml.SafeLoader):
@@ -133,7 +153,17 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _compose(data: bytes, max_bytes: int) -> yaml.Node | None:
+def _one(nodes: Iterable[yaml.Node]) -> yaml.Node | None:
+    found: yaml.Node | None = None
+    for node in nodes:
+        if found is not None:
+            raise YamlError(node.start_mark.line + 1, "a second document", "one document")
+        found = node
+    return found
+
+
+def _compose(data: bytes, max_bytes: int) -> Iterator[yaml.Node]:
+    """Every document that is not empty."""
     if len(data) > max_bytes:
         raise YamlError(None, f"more than {max_bytes} bytes", f"at most {max_bytes} bytes")
     try:
@@ -141,7 +171,11 @@ def _compose(data: bytes, max_bytes: int) -> yaml.Node | None:
     except UnicodeDecodeError as error:
         raise YamlError(None, f"byte {error.start}", "UTF-8 text") from None
     try:
-        return _one_document(_Loader(text))
+        loader = _Loader(text)
+        while loader.check_node():
+            node: yaml.Node | None = loader.get_node()
+            if node is not None and not _is_empty(node):
+                yield node
     except YamlError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -161,18 +195,6 @@ def _problem(text: str | None) -> str:
         return "something unreadable"
     line = text if text.isprintable() else ascii(text)
     return line if len(line) <= _MAX_PROBLEM_CHARS else f"{line[:_MAX_PROBLEM_CHARS]}…"
-
-
-def _one_document(loader: _Loader) -> yaml.Node | None:
-    found: yaml.Node | None = None
-    while loader.check_node():
-        node: yaml.Node | None = loader.get_node()
-        if node is None or _is_empty(node):
-            continue
-        if found is not None:
-            raise YamlError(node.start_mark.line + 1, "a second document", "one document")
-        found = node
-    return found
 
 
 def _is_empty(node: yaml.Node) -> bool:

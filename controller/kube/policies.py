@@ -12,10 +12,8 @@ from controller.kube.cache import DEFAULT_PACE, ListWatch, Pace
 from controller.kube.client import ApiClient
 from controller.kube.policy_objects import (
     CLASS_KIND,
-    POLICY,
     POLICY_KIND,
     Edition,
-    ObjectKey,
     PolicyObject,
     PolicyObjects,
     status_patch,
@@ -27,6 +25,7 @@ from controller.policy import Policy
 from gpuwarden.clock import Clock
 from gpuwarden.finding import Finding
 from gpuwarden.policy.document import PolicyInvalidError
+from gpuwarden.policy.objects import POLICY, ObjectKey
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event

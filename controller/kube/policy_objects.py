@@ -1,12 +1,10 @@
-"""AttestationPolicy and AttestationClass: the policy file as custom resources. Pure.
+"""AttestationPolicy and AttestationClass as the API server has them, and what they are told. Pure.
 
-Together they are one document of the file's schema, judged by the file's parser. What the API
-server could not have stored by the schema in deploy/ is refused here, not repaired. The status
-says what became of an object; nothing is decided from it.
+What they may hold stands in `gpuwarden.policy.objects`. The status says what became of an object;
+nothing is decided from it.
 """
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,7 +14,6 @@ import msgspec
 from controller.kube.resources import (
     ATTESTATION_CLASSES,
     ATTESTATION_POLICIES,
-    GROUP,
     Entry,
     Kind,
     Metadata,
@@ -25,18 +22,11 @@ from controller.policies.file import policy_of
 from controller.policy import Policy
 from gpuwarden.finding import Finding
 from gpuwarden.moment import rfc3339
-from gpuwarden.policy.document import API_VERSION, KIND, MAX_BYTES, PolicyInvalidError, shown
+from gpuwarden.policy.objects import CLASS, POLICY, ObjectKey, judge_objects
 
-OBJECT_VERSION: Final = f"{GROUP}/{ATTESTATION_POLICIES.version}"
-POLICY, CLASS = "AttestationPolicy", "AttestationClass"
-NAME: Final = "cluster"
-"""Of the only AttestationPolicy."""
 ACCEPTED: Final = "Accepted"
 """The condition's type."""
 _MAX_MESSAGE: Final = 1024
-_NOT_IN_SPEC: Final = {POLICY: ("apiVersion", "kind", "classes"), CLASS: ("name",)}
-"""Keys of the document that are not for an object's spec to say."""
-_CLASS_KEY: Final = re.compile(r"classes\[([0-9]+)\]\.?(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +51,6 @@ class PolicyObject:
     generation: int
     spec: bytes
     said: Said | None
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ObjectKey:
-    """Which object."""
-
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,28 +136,8 @@ class PolicyObjects:
     def policy(self, *, opaque_hashes: bool = False) -> Policy:
         """The one policy of all; raises PolicyInvalidError that names the objects."""
         specs = {key: _decoded(x.value.spec) for key, x in sorted(self._objects.items())}
-        if findings := tuple(_faults(specs)):
-            raise PolicyInvalidError(findings)
-        names = [key.name for key in specs if key.kind == CLASS]
-        document = {
-            **_mapping(specs[ObjectKey(POLICY, NAME)]),
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "classes": [
-                {**_mapping(specs[ObjectKey(CLASS, name)]), "name": name} for name in names
-            ],
-        }
-        text = msgspec.json.encode(document, order="sorted")
-        if len(text) > MAX_BYTES:
-            expected = f"at most {MAX_BYTES} bytes"
-            found = Finding("all objects together", f"{len(text)} bytes", expected)
-            raise PolicyInvalidError((found,))
-        digest = hashlib.sha256(text).hexdigest()
-        try:
-            return policy_of(document, digest, opaque_hashes=opaque_hashes)
-        except PolicyInvalidError as error:
-            renamed = tuple(replace(x, key=_place(x.key, names)) for x in error.findings)
-            raise PolicyInvalidError(renamed) from None
+        document, text = judge_objects(specs, opaque_hashes=opaque_hashes)
+        return policy_of(document, hashlib.sha256(text).hexdigest())
 
 
 def verdict(
@@ -231,32 +190,3 @@ def _decoded(spec: bytes) -> object:
         return msgspec.json.decode(spec)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _mapping(spec: object) -> dict[str, Any]:
-    return spec if isinstance(spec, dict) else {}
-
-
-def _faults(specs: Mapping[ObjectKey, object]) -> Iterator[Finding]:
-    """What the file's parser cannot see."""
-    if ObjectKey(POLICY, NAME) not in specs:
-        yield Finding(f"{POLICY}/{NAME}", "nothing", "an AttestationPolicy of that name")
-    for key, spec in specs.items():
-        if key.kind == POLICY and key.name != NAME:
-            yield Finding(f"{key}: metadata.name", shown(key.name), NAME)
-        if not isinstance(spec, dict):
-            yield Finding(f"{key}: spec", shown(spec), "a mapping")
-            continue
-        for name in _NOT_IN_SPEC[key.kind]:
-            if name in spec:
-                expected = "no such key: the object itself says it"
-                yield Finding(f"{key}: spec.{name}", shown(spec[name]), expected)
-
-
-def _place(key: str, classes: list[str]) -> str:
-    """`classes[3].hashes[0].hash` as the object and the field that stand behind it."""
-    match = _CLASS_KEY.fullmatch(key)
-    if match is None:
-        return f"{POLICY}/{NAME}: spec.{key}"
-    field = f"spec.{match[2]}" if match[2] else "spec"
-    return f"{CLASS}/{classes[int(match[1])]}: {field}"

@@ -29,7 +29,6 @@ from gpuwarden.policy.document import (
     ClassDocumentEntry,
     PolicyDocument,
     PolicyInvalidError,
-    judge_policy,
     parse_time,
     read_policy,
 )
@@ -42,15 +41,7 @@ def decode_policy(data: bytes, *, opaque_hashes: bool = False) -> Policy:
     `opaque_hashes` allows seed-style hashes (only with insecure static hashes).
     """
     document = read_policy(data, opaque_hashes=opaque_hashes)
-    return _policy(document, hashlib.sha256(data).hexdigest())
-
-
-def policy_of(document: object, digest: str, *, opaque_hashes: bool = False) -> Policy:
-    """Judge a parsed document (plain lists, mappings and scalars); `digest` names it in audit.
-
-    Raises PolicyInvalidError with all its faults.
-    """
-    return _policy(judge_policy(document, opaque_hashes=opaque_hashes), digest)
+    return policy_of(document, hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +96,8 @@ class PolicyFile:
         return change
 
 
-def _policy(document: PolicyDocument, digest: str) -> Policy:
+def policy_of(document: PolicyDocument, digest: str) -> Policy:
+    """The policy that a judged document says; `digest` names it in audit."""
     return Policy(
         classes=MappingProxyType({entry.name: _class(entry) for entry in document.classes}),
         allowed_hashes=_set(document.allowed_hashes),

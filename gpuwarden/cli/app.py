@@ -248,9 +248,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "config:validate",
         "Check a configuration or a policy; exits with 2 and all findings.",
         "gpuwarden config validate --config policy.yaml",
-        "The file's `kind` says what it is: AgentConfig, ControllerConfig or Policy. A policy that"
-        " `policy.file` names is checked too, where it is on this machine. Custom resources are"
-        " checked by `kubectl apply --dry-run=server`.",
+        "The file's `kind` says what it is: AgentConfig, ControllerConfig, ScoreConfig or Policy,"
+        " or manifests of AttestationPolicy and AttestationClass, judged as the controller judges"
+        " them. `kubectl apply --dry-run=server` checks less: it accepts unknown keys. A policy"
+        " that `policy.file` names is checked too, where it is on this machine.",
     ),
     "config schema": Command(
         "config:schema",

@@ -1,7 +1,7 @@
 """The policy file: its schema, and every fault of a document that is to be one. Pure.
 
 The controller reads a policy from a file or from custom resources, and `gpuwarden config validate`
-checks a file: all by `read_policy` and `judge_policy`.
+checks both: all by `read_policy` and `judge_policy`.
 """
 
 import re

@@ -18,6 +18,7 @@ from controller.placement.requirements import Requirements
 from controller.placement.selector import FACTS
 from controller.policies.file import decode_policy
 from gpuwarden.policy.document import policy_schema
+from gpuwarden.policy.objects import read_objects
 from tests.builders.fleet_views import acceptance, gpu, node
 from tests.builders.scenes import scene
 
@@ -54,6 +55,7 @@ def test_the_example_policy_is_a_policy_and_the_objects_are_the_same() -> None:
     example, objects = re.findall(r"```yaml\n(.*?)```", POLICY, re.DOTALL)
     file = decode_policy(example.encode())
     assert file.classes["h100-2026"].hashes[1].not_before is not None
+    assert [x.name for x in read_objects(objects.encode())] == ["h100-2026", "cluster"]
     parts: dict[Any, Any] = {POLICY_KIND: {}, CLASS_KIND: {}}
     for document in yaml.safe_load_all(objects):
         kind = POLICY_KIND if document["kind"] == "AttestationPolicy" else CLASS_KIND

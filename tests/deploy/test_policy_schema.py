@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.policy_objects import CLASS, OBJECT_VERSION, POLICY
 from controller.kube.resources import ATTESTATION_CLASSES, ATTESTATION_POLICIES
 from controller.spire.snapshot import ATTESTORS
 from gpuwarden.policy.document import policy_schema
+from gpuwarden.policy.objects import CLASS, OBJECT_VERSION, POLICY
 
 FILE = Path(__file__).resolve().parents[2] / "deploy/kustomize/base/policies.yaml"
 CRDS = {x["spec"]["names"]["kind"]: x for x in yaml.safe_load_all(FILE.read_text())}

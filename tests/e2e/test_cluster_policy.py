@@ -12,10 +12,10 @@ import yaml
 
 from controller.kube.cache import Pace
 from controller.kube.policies import ClusterPolicy
-from controller.kube.policy_objects import CLASS, OBJECT_VERSION, POLICY
 from controller.policies.file import PolicyChange, decode_policy
 from controller.policy import Policy
 from gpuwarden.clock import SystemClock
+from gpuwarden.policy.objects import CLASS, OBJECT_VERSION, POLICY
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client

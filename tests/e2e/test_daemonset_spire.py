@@ -5,7 +5,10 @@ as deploy/spire has them, images by digest, a device plugin, the dedicated sched
 are made up.
 """
 
+import json
+import os
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,12 +19,16 @@ import pytest
 from cryptography.x509 import DNSName, SubjectAlternativeName, load_pem_x509_certificate
 
 from sandbox.fleet.tally import metrics_of
+from tests.builders.console_commands import typed, words
 from tests.contracts.pod_resources import DEVICES, RESOURCE
+from tests.e2e.lab.build import built
 from tests.e2e.lab.cluster_spire import ClusterSpire
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.machine import missing
+from tests.e2e.lab.place import free_port
 from tests.e2e.lab.product_images import NEEDS
 from tests.e2e.lab.selection import why_no_spire
+from tests.e2e.lab.upstreams import GRPCURL
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.deployed import REPLICAS, Document
 from tests.e2e.product.entries import AGENT, CONTROLLER, shipped_entries
@@ -74,6 +81,74 @@ def test_the_shipped_entry_gives_the_controllers_their_dns_names(world: World) -
             SubjectAlternativeName
         )
         assert names.value.get_values_for_type(DNSName) == list(wanted)
+
+
+PAGE = "inspect-grpc.md"
+ADDRESS, FORWARDED = "localhost:9443", "9443:9443"
+"""On the page; here the port is another, which nobody else has."""
+
+
+@contextmanager
+def forwarded(world: World, home: Path) -> Iterator[str]:
+    """The page's `kubectl port-forward`; the address at which the controller is then."""
+    (command,) = typed(PAGE, "kubectl")
+    port = free_port("127.0.0.1")
+    arguments = [x.replace(FORWARDED, f"{port}:9443") for x in words(command)]
+    process = subprocess.Popen(
+        [world.lab.site.programs["kubectl"], *arguments],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "KUBECONFIG": str(world.lab.kubeconfig),
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        try:
+            assert f":{port} -> 9443" in process.stdout.readline()
+            yield f"localhost:{port}"
+        finally:
+            process.terminate()
+
+
+def test_the_page_leads_people_to_a_controller_of_a_cluster(world: World, tmp_path: Path) -> None:
+    """docs/inspect-grpc.md over the network, as it is written there: an operator's SVID, minted."""
+    node = world.verified()["name"]
+    (mint,) = (x for x in typed(PAGE, "spire-server") if x.startswith("x509 mint"))
+    folder = tmp_path / "alice"
+    folder.mkdir(mode=0o700)
+    as_operator = [x.replace("/inspector/", "/operator/") for x in words(mint)]
+    world.spire.server.cli(*(str(folder) if x == "alice" else x for x in as_operator))
+    program = built([GRPCURL])[GRPCURL]
+    with forwarded(world, tmp_path) as address:
+
+        def says(command: str) -> str:
+            here = [x.replace("gpu-1", node).replace(ADDRESS, address) for x in words(command)]
+            done = subprocess.run(
+                [program, *here],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert (done.returncode, done.stderr) == (0, ""), command
+            return done.stdout
+
+        said = {x.split()[-1]: says(x) for x in typed(PAGE, GRPCURL) if "-cacert" in x}
+    service = "gpuwarden.wire.v1.FleetService"
+    assert {service, "gpuwarden.wire.v1.AttestationService"} <= set(said["list"].split())
+    assert "rpc ListNodes" in said[service]
+    (listed,) = json.loads(said[f"{service}/ListNodes"])["nodes"]
+    assert (listed["name"], listed["level"]) == (node, "L1")
+    assert json.loads(said[f"{service}/GetNode"])["node"]["name"] == node
+    assert {x["uuid"] for x in json.loads(said[f"{service}/ListGpus"])["gpus"]} == set(DEVICES)
+    assert json.loads(said["grpc.health.v1.Health/Check"]) == {"status": "SERVING"}
+    assert "RMA 4711" in said["gpuwarden.wire.v1.OperatorService/QuarantineNode"]
+    world.cluster.gpuwarden(0, "node", "release", node, "--reason", "page", "--yes")
+    world.verified()
 
 
 def test_what_a_managed_pod_holds_is_in_verified_evidence(world: World) -> None:

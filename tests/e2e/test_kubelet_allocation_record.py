@@ -1,13 +1,18 @@
 """A `plugin` node with a real kubelet: what kubelet gives becomes the ledger's, and what it does
-not explain is told.
+not explain is told. At the end: hints of a real scorer lead a Job to such a node, or do nothing.
 
 The device plugin is the lab's and the cards are made up; which pod gets which card is kubelet's
 own choice, read from its own account.
 """
 
+import json
 import os
+import re
+import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
+from statistics import median
 from typing import Any, Final
 
 import pytest
@@ -25,10 +30,24 @@ from tests.e2e.product.cards import forget_cards
 from tests.e2e.product.command_line import asked
 from tests.e2e.product.controller import Controller
 from tests.e2e.product.hardware import h100_node
-from tests.e2e.product.installation import Installation
+from tests.e2e.product.hinting import (
+    BUCKETS,
+    H100,
+    HINTED,
+    JOB,
+    JOB_TYPE,
+    PRODUCT,
+    SEED,
+    asking,
+    decision,
+    opted_in,
+    prefers,
+)
+from tests.e2e.product.installation import Installation, kubectl
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
 from tests.e2e.product.real_use import RealUse
-from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
+from tests.e2e.product.scoring import ScoringService
+from tests.e2e.product.webhooks import BINDINGS, HINTS, PODS, Webhooks, admission
 
 pytestmark = [pytest.mark.usefixtures("real_node"), pytest.mark.timeout(300)]
 ENFORCED, PLAIN = "plugin-team", "plugin-plain"
@@ -38,7 +57,7 @@ PATIENCE_S: Final = 90
 GPUS: Final = 4
 STAYS: Final = "stays"
 """A pod that has a card throughout: a kubelet that names none at all is believed a minute later."""
-POLICY: Final = {"defaultMode": "plugin"}
+POLICY: Final = {"defaultMode": "plugin", "hintWeight": 60}
 TAINT: Final = {"key": MANAGED_TAINT, "effect": "NoExecute"}
 TOLERATION: Final = {"key": MANAGED_TAINT, "operator": "Exists", "effect": "NoExecute"}
 
@@ -49,7 +68,11 @@ class World:
     In the plain one are pods that may run there all the same, as those of the infrastructure do.
     """
 
-    def __init__(self, lab: Lab, installation: Installation, use: RealUse) -> None:
+    def __init__(
+        self, lab: Lab, installation: Installation, use: RealUse, scorer: ScoringService
+    ) -> None:
+        """`scorer`: not started; only some namespaces ask it."""
+        self.scorer = scorer
         self.lab = lab
         self.api = lab.api
         self.gpuwarden = installation
@@ -133,19 +156,22 @@ def world(lab: Lab) -> Iterator[World]:
     served = admission(lab)
     served.id_keys = lab.folder / "plugin-id-keys"
     served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
-    served.settings = {"protection": "cluster"}
+    scorer = ScoringService(lab.beside("scoring"))
+    served.settings = {"protection": "cluster", "hints": {"schedulerUrl": scorer.url}}
     hardware = h100_node(lab.node.name, GPUS)
     cards = [card.uuid for card in hardware.scenario.gpus]
     kubelet = lab.node.capsule.path(KUBELET)
     installation = Installation(lab, "plugin", replicas=2, admission=served, policy=POLICY)
-    world = World(lab, installation, RealUse(kubelet / "pod-resources" / "kubelet.sock", RESOURCE))
-    webhooks = Webhooks(lab, served, PODS, BINDINGS)
+    use = RealUse(kubelet / "pod-resources" / "kubelet.sock", RESOURCE)
+    world = World(lab, installation, use, scorer)
+    webhooks = Webhooks(lab, served, PODS, BINDINGS, with_hints=True)
     try:
         with DevicePlugin(kubelet / "device-plugins", cards):
             create_namespace(lab, ENFORCED, {ENFORCE_LABEL: "true"})
             create_namespace(lab, PLAIN)
             world.taint(TAINT)
             forget_cards(lab)
+            kubectl(lab, "apply", "-f", str(HINTS / "rbac.yaml"))
             installation.start()
             installation.agents.start(hardware, world.use)
             installation.agents.hash_of(lab.node.name)
@@ -252,3 +278,145 @@ def test_a_pod_that_uses_another_gpu_is_reported_and_evicted_where_the_policy_sa
     finally:
         world.use.processes = ()
         world.set_policy()
+
+
+# --- hints
+
+GPU_TOLERATION: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
+@pytest.fixture(scope="module")
+def hinted(world: World) -> Iterator[Namespace]:
+    with opted_in(world.lab, world.gpuwarden, world.scorer) as namespace:
+        yield namespace
+
+
+def test_the_job_of_the_seed_runs_where_the_scorer_has_learned_that_it_is_fast(
+    world: World, hinted: Namespace
+) -> None:
+    """The other node is the tighter one, which a pod without hints gets."""
+    verify = ("get", "pod", "-n", HINTED, "-l", f"job-name={JOB}", "-o", "yaml")
+
+    def pods() -> list[Document]:
+        found: list[Document] = yaml.safe_load(kubectl(world.lab, *verify))["items"]
+        return found
+
+    as_written_there = SEED.replace("limits:", "requests:")
+    with pytest.raises(RuntimeError, match="Limit must be set"):
+        kubectl(world.lab, "apply", "-f", "-", text=as_written_there)
+    kubectl(world.lab, "apply", "-f", "-", text=SEED)
+    try:
+        (made,) = until("the Job has its pod", pods)
+        _is_hinted(world, hinted, made["metadata"]["name"])
+    finally:
+        kubectl(world.lab, "delete", "job", JOB, "-n", HINTED)
+        until("its pod is gone", lambda: not pods())
+
+
+def _is_hinted(world: World, hinted: Namespace, name: str) -> None:
+    """The Job's pod runs on the real node, with all that its template was given."""
+    hinted.phase(name, "Running", timeout_s=PATIENCE_S)
+    made, template = hinted.get(name), _template(hinted)
+    assert made["spec"]["nodeName"] == world.node
+    assert made["spec"]["priority"] == BUCKETS["gpu-high"]
+    for spec in (made["spec"], template["spec"]):
+        assert spec["priorityClassName"] == "gpu-high"
+        assert spec["affinity"] == prefers(PRODUCT, H100)
+        assert GPU_TOLERATION in spec["tolerations"]
+    for metadata in (made["metadata"], template["metadata"]):
+        assert metadata["labels"]["app.kubernetes.io/job-type"] == JOB_TYPE
+        found = decision(metadata)
+        assert found["chosen-gpu"] == H100
+        assert 70 <= float(found["priority-score"]) < 90
+        assert re.fullmatch("1[0-9]{9}", found["decision-timestamp"])
+    assert hinted.log(name) == "trained\n"
+
+
+def _template(where: Namespace) -> Document:
+    path = f"/apis/batch/v1/namespaces/{where.name}/jobs/{JOB}"
+    template: Document = where.api.get(path)["spec"]["template"]
+    return template
+
+
+def _as_written(made: Document) -> Document:
+    """Of a stored pod what its writer or a webhook has said."""
+    kept = {key: made["metadata"].get(key) for key in ("labels", "annotations")}
+    return {**kept, "spec": made["spec"]}
+
+
+def _unavailable(world: World, name: str) -> list[Document]:
+    """What the log has of the scorer's failure about a pod."""
+    texts = [x.log.read_text() for x in world.gpuwarden.controllers]
+    found = [x for text in texts for x in text.splitlines() if "Scheduler unavailable" in x]
+    return [x for x in map(json.loads, found) if x["pod"] == f"{HINTED}/{name}"]
+
+
+def test_with_the_scorer_killed_a_pod_is_as_its_writer_left_it(
+    world: World, hinted: Namespace
+) -> None:
+    """As in a namespace that never opted in; back, the scorer knows what it had learned."""
+    world.scorer.kill()
+    made = hinted.get(hinted.create(asking("unscored")))
+    other = world.api.post(f"{world.team.path}/pods?dryRun=All", asking("unscored"))
+    assert _as_written(made) == _as_written(other)
+    (line,) = until("it is logged", lambda: _unavailable(world, "unscored"))
+    assert (line["event"], line["reason"]) == ("hints.unavailable", "connection")
+    world.scorer.resume_service()
+    made = hinted.get(hinted.create(asking("scored")))
+    assert decision(made["metadata"])["chosen-gpu"] == H100
+    assert made["spec"]["priority"] == BUCKETS["gpu-high"]
+
+
+def _hints(controller: Controller, result: str) -> float:
+    return controller.metric(f'gpuwarden_hints_total{{result="{result}"}}') or 0
+
+
+@pytest.mark.long
+def test_a_scorer_that_was_away_for_long_is_asked_again_after_half_a_minute(
+    world: World, hinted: Namespace
+) -> None:
+    world.scorer.kill()
+    names = (f"meanwhile-{number}" for number in count())
+
+    def gave_up() -> Controller | None:
+        hinted.create(asking(next(names)))
+        controllers = world.gpuwarden.controllers
+        return next((x for x in controllers if _hints(x, "breaker_open")), None)
+
+    controller = until("a controller asks it no more", gave_up)
+    before = _hints(controller, "hinted")
+    world.scorer.resume_service()
+
+    def asks_again() -> bool:
+        hinted.create(asking(next(names)))
+        return _hints(controller, "hinted") > before
+
+    until("that controller asks it again", asks_again, timeout_s=PATIENCE_S, poll_s=1)
+
+
+PAIRS: Final = 100
+
+
+@pytest.mark.long
+def test_hints_are_given_at_the_cost_that_the_page_says(
+    world: World, hinted: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/hints.md has what this prints; pods of both namespaces are admitted in turn."""
+    taken_ms: dict[str, list[float]] = {HINTED: [], ENFORCED: []}
+    with world.api.kept_open() as api:
+        for number in range(PAIRS):
+            for where, taken in taken_ms.items():
+                started = time.perf_counter()
+                made = api.post(f"/api/v1/namespaces/{where}/pods", asking(f"timed-{number}"))
+                taken.append(1000 * (time.perf_counter() - started))
+                is_hinted = bool(decision(made["metadata"]))
+                assert is_hinted is (where == HINTED)
+    for namespace in (hinted, world.team):
+        world.api.delete(f"{namespace.path}/pods?fieldSelector=metadata.name!={STAYS}", grace_s=0)
+    with_hints, without = (median(x) for x in taken_ms.values())
+    with capsys.disabled():
+        ratio = with_hints / without
+        print(  # noqa: T201 - for people
+            f"\ncreation of a pod, median of {PAIRS}: {without:.1f} ms without hints,"
+            f" {with_hints:.1f} ms with hints, {ratio:.2f} times"
+        )

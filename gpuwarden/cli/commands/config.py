@@ -1,11 +1,12 @@
-"""`gpuwarden config print|validate|schema`: configurations of agent and controller, and policies.
+"""`gpuwarden config print|validate|schema`: configurations of the processes, and policies.
 
 The same readers that the processes start with, so what is valid here is valid there.
 """
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
@@ -19,10 +20,12 @@ from gpuwarden.finding import Finding, near_miss, quoted, required
 from gpuwarden.policy.document import KIND as POLICY
 from gpuwarden.policy.document import MAX_BYTES as MAX_POLICY_BYTES
 from gpuwarden.policy.document import PolicyInvalidError, read_policy
+from gpuwarden.policy.objects import OBJECT_KINDS, has_objects, read_objects
 from gpuwarden.settings.controller import ControllerSettings
 from gpuwarden.settings.loader import (
     AGENT,
     CONTROLLER,
+    SCORE,
     ConfigType,
     Inputs,
     Loaded,
@@ -33,7 +36,9 @@ from gpuwarden.settings.loader import (
 from gpuwarden.settings.report import effective, json_schema, render
 from gpuwarden.settings.start import CONFIG_VARIABLE, read_config_file, read_secret_file
 
-Process = Literal["agent", "controller"]
+Process = Literal["agent", "controller", "score"]
+Subject = Process | Literal["policy", "objects"]
+"""What a file can be: a configuration, a policy, or a policy's custom resources."""
 File = Annotated[str, Parameter(name=["--config", "-f"], env_var=CONFIG_VARIABLE)]
 Values = Annotated[list[str] | None, Parameter(name="--set", negative="")]
 Environment = Annotated[bool, Parameter(name="--environment")]
@@ -82,22 +87,24 @@ def validate(
     process
         Whose configuration it is; without it, the file's `kind` says so.
     config
-        Configuration of an agent or a controller, or a policy.
+        Configuration of a process, or a policy: as a file or as custom resources.
     values
         Set a key, as KEY=VALUE; may be repeated.
     environment
         Whether environment variables count, as they do for the process.
 
     """
-    found = process or _process_of(config)
-    if found is None:
-        if values:
-            raise CliError(ExitCode.USAGE, "--set: a policy has no keys to set")
-        lines = [_checked_policy(config, opaque_hashes=False)]
-    else:
-        loaded = _loaded(found, config, values or (), environment=environment)
+    subject = process or _subject_of(config)
+    if subject in {"agent", "controller", "score"}:
+        loaded = _loaded(subject, config, values or (), environment=environment)
         lines = [f"{config or 'flags and environment'}: valid {loaded.config.kind}"]
         lines += _policy_of(loaded.settings)
+    elif values:
+        raise CliError(ExitCode.USAGE, "--set: a policy has no keys to set")
+    elif subject == "policy":
+        lines = [_checked_policy(config, opaque_hashes=False)]
+    else:
+        lines = _checked_objects(config)
     sys.stdout.write("".join(f"{shown(line)}\n" for line in lines))
 
 
@@ -128,12 +135,15 @@ def _loaded(
         raise _refused(error.findings) from None
 
 
-def _process_of(config: str) -> Process | None:
-    """The process whose configuration the file says that it is; None for a policy."""
+def _subject_of(config: str) -> Subject:
+    """What the file says that it is."""
     if not config:
         raise CliError(ExitCode.USAGE, "--config or --process is required: what is to be checked?")
     try:
-        kind, line = kind_of(config, read_config_file(config, max_bytes=MAX_POLICY_BYTES))
+        data = read_config_file(config, max_bytes=MAX_POLICY_BYTES)
+        if has_objects(data):
+            return "objects"
+        kind, line = kind_of(config, data)
     except SettingsError as error:
         raise _refused(error.findings) from None
     if kind in _CHECKED:
@@ -150,12 +160,14 @@ def _process_of(config: str) -> Process | None:
     raise _refused([finding])
 
 
-_CHECKED: Final[Mapping[str, Process | None]] = {
+_CHECKED: Final[Mapping[str, Subject]] = {
     AGENT.kind: "agent",
     CONTROLLER.kind: "controller",
-    POLICY: None,
+    SCORE.kind: "score",
+    POLICY: "policy",
+    **dict.fromkeys(OBJECT_KINDS, "objects"),
 }
-"""Kind of a file -> whose configuration it is."""
+"""Kind of a file -> what it is."""
 
 
 def _policy_of(settings: object) -> list[str]:
@@ -169,9 +181,23 @@ def _policy_of(settings: object) -> list[str]:
 
 
 def _checked_policy(name: str, *, opaque_hashes: bool) -> str:
-    try:
+    with _faults_of(name):
         data = read_config_file(name, max_bytes=MAX_POLICY_BYTES)
         read_policy(data, opaque_hashes=opaque_hashes)
+    return f"{name}: valid {POLICY}"
+
+
+def _checked_objects(name: str) -> list[str]:
+    with _faults_of(name):
+        keys = read_objects(read_config_file(name, max_bytes=MAX_POLICY_BYTES))
+    return [f"{name}: valid {key}" for key in keys]
+
+
+@contextmanager
+def _faults_of(name: str) -> Iterator[None]:
+    """Whatever is wrong with the file is a usage error that names it."""
+    try:
+        yield
     except SettingsError as error:
         raise _refused(error.findings) from None
     except PolicyInvalidError as error:
@@ -179,7 +205,6 @@ def _checked_policy(name: str, *, opaque_hashes: bool) -> str:
             replace(found, source=", ".join(filter(None, (f"file {name}", found.source))))
             for found in error.findings
         ) from None
-    return f"{name}: valid {POLICY}"
 
 
 def _refused(findings: Iterable[Finding]) -> CliError:
@@ -200,4 +225,11 @@ def _flags(values: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _type(process: Process) -> ConfigType[Any]:
-    return AGENT if process == "agent" else CONTROLLER
+    return _TYPES[process]
+
+
+_TYPES: Final[Mapping[Process, ConfigType[Any]]] = {
+    "agent": AGENT,
+    "controller": CONTROLLER,
+    "score": SCORE,
+}

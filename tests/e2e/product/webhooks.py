@@ -23,6 +23,7 @@ _KINDS: Final = {
 _API: Final = "/apis/admissionregistration.k8s.io/v1"
 _FOLDER: Final = DEPLOY / "kustomize" / "components" / "admission"
 PODS, BINDINGS = "webhooks.yaml", "bindings.yaml"
+HINTS: Final = DEPLOY / "kustomize" / "components" / "hints"
 
 
 def admission(lab: Lab, *, has_node: bool = True) -> Admission:
@@ -39,9 +40,12 @@ def admission(lab: Lab, *, has_node: bool = True) -> Admission:
 class Webhooks:
     """The registration; only the address of the service is replaced."""
 
-    def __init__(self, lab: Lab, admission: Admission, *files: str) -> None:
-        """`files`: which; those for pods where none is named."""
+    def __init__(
+        self, lab: Lab, admission: Admission, *files: str, with_hints: bool = False
+    ) -> None:
+        """`files`: which; those for pods where none is named. `with_hints`: and those for hints."""
         self._files = files or (PODS,)
+        self._with_hints = with_hints
         self._api = lab.api
         self._url = f"https://{admission.address}"
         self._ca = base64.b64encode(admission.client_ca.read_bytes()).decode()
@@ -49,7 +53,10 @@ class Webhooks:
     def register(
         self, *kinds: str, failure_policy: str = "Fail", timeout_s: int | None = None
     ) -> None:
-        """Register those of `kinds`, all where none is named; `timeout_s`: other than shipped."""
+        """Register those of `kinds`, all where none is named; `timeout_s`: other than shipped.
+
+        What ships with `Ignore` keeps it.
+        """
         for document in self._documents():
             plural = _KINDS[document["kind"]]
             if kinds and plural not in kinds:
@@ -57,7 +64,8 @@ class Webhooks:
             for webhook in document["webhooks"]:
                 path = webhook["clientConfig"]["service"]["path"]
                 webhook["clientConfig"] = {"url": self._url + path, "caBundle": self._ca}
-                webhook["failurePolicy"] = failure_policy
+                if webhook["failurePolicy"] == "Fail":
+                    webhook["failurePolicy"] = failure_policy
                 webhook["timeoutSeconds"] = timeout_s or webhook["timeoutSeconds"]
             self._api.post(f"{_API}/{plural}", document)
 
@@ -79,4 +87,15 @@ class Webhooks:
 
     def _documents(self) -> list[Document]:
         texts = ((_FOLDER / name).read_text() for name in self._files)
-        return [document for text in texts for document in yaml.safe_load_all(text)]
+        documents = [document for text in texts for document in yaml.safe_load_all(text)]
+        if self._with_hints:
+            (pods,) = (x for x in documents if _is_for_pods(x))
+            added = yaml.safe_load((HINTS / "webhooks.yaml").read_text())
+            pods["webhooks"] += [operation["value"] for operation in added]
+        return documents
+
+
+def _is_for_pods(document: Document) -> bool:
+    """What the component for hints patches."""
+    named = (document["kind"], document["metadata"]["name"])
+    return named == ("MutatingWebhookConfiguration", "gpuwarden-pods")

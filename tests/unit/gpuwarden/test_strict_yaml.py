@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 from gpuwarden import strict_yaml
 from gpuwarden.strict_yaml import (
     MAX_DEPTH,
+    Document,
     ListValue,
     MapValue,
     Scalar,
     ScalarValue,
     Value,
     YamlError,
+    parse_documents,
     parse_plain,
     parse_tree,
 )
@@ -94,6 +96,33 @@ def test_depth_is_bounded(levels: int) -> None:
         return
     with pytest.raises(YamlError, match=f"line 1: got deep nesting; expected at most {MAX_DEPTH}"):
         plain(data)
+
+
+def test_several_documents_are_read_where_the_caller_takes_them() -> None:
+    data = b"# first\n---\n---\na: 1\n---\n~\n---\n- on\n...\n---\nb: 2024-01-01\n"
+    assert parse_documents(data, max_bytes=MAX_BYTES) == (
+        Document(4, {"a": 1}),
+        Document(8, [True]),
+        Document(11, {"b": "2024-01-01"}),
+    )
+    assert parse_documents(b"", max_bytes=MAX_BYTES) == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"a: 1\n---\nb: 2\nb: 3\n", "line 4: got key 'b' again"),
+        (b"a: 1\n---\nb: &x 2\n", "line 3: got an anchor or alias"),
+        (b"#" * (MAX_BYTES + 1), "got more than 10000 bytes"),
+        (b"- 1\n---\n" * 20, "line 31: got more values; expected at most 30 keys and values"),
+    ],
+)
+def test_what_bounds_one_document_bounds_all_together(
+    data: bytes, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strict_yaml, "MAX_NODES", 30)
+    with pytest.raises(YamlError, match=says):
+        parse_documents(data, max_bytes=MAX_BYTES)
 
 
 REFUSED = [

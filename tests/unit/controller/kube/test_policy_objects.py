@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 
 from controller.kube.policy_objects import (
-    CLASS,
     CLASS_KIND,
-    NAME,
-    POLICY,
     POLICY_KIND,
     Edition,
-    ObjectKey,
     PolicyObjects,
     Said,
     status_patch,
@@ -23,6 +19,7 @@ from controller.kube.resources import ApiError, Entry
 from controller.policies.file import decode_policy
 from gpuwarden.finding import Finding
 from gpuwarden.policy.document import MAX_BYTES, PolicyInvalidError
+from gpuwarden.policy.objects import CLASS, NAME, POLICY, ObjectKey
 
 HASH = "v1:sha256:" + "a" * 64
 MINE = ObjectKey(POLICY, NAME)

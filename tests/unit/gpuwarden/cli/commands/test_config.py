@@ -50,7 +50,7 @@ def test_the_environment_counts_unless_switched_off(
     assert "cluster: is required" in ran.err
 
 
-@pytest.mark.parametrize("process", ["agent", "controller"])
+@pytest.mark.parametrize("process", ["agent", "controller", "score"])
 def test_the_schema_of_a_configuration(cli: Cli, process: str) -> None:
     found = json.loads(cli("config", "schema", "--process", process).out)
     assert found["properties"]["kind"]["const"].lower() == f"{process}config"
@@ -78,11 +78,11 @@ FAULTS = {
     "no kind": (VERSION, "kind (file F): is required; expected one of AgentConfig, "),
     "a near kind": (
         f"{VERSION}kind: Polcy\n",
-        "kind (file F, line 2): got 'Polcy'; expected one of AgentConfig, ControllerConfig, Policy",
+        "kind (file F, line 2): got 'Polcy'; expected one of AgentConfig, ControllerConfig, Score",
     ),
     "a kind of Kubernetes": (
-        f"{VERSION}kind: AttestationPolicy\n",
-        "kind (file F, line 2): got 'AttestationPolicy'; expected one of AgentConfig, ",
+        f"{VERSION}kind: NodeEnrollment\n",
+        "kind (file F, line 2): got 'NodeEnrollment'; expected one of AgentConfig, ControllerConfi",
     ),
     "another version": (
         AGENT_FILE.replace("v1alpha1", "v9"),
@@ -212,7 +212,12 @@ def test_a_fault_names_the_key_as_it_was_written(
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [(AGENT_FILE, "AgentConfig"), (CONTROLLER_FILE, "ControllerConfig"), (POLICY_FILE, "Policy")],
+    [
+        (AGENT_FILE, "AgentConfig"),
+        (CONTROLLER_FILE, "ControllerConfig"),
+        (f"{VERSION}kind: ScoreConfig\nlisten: ':8080'\n", "ScoreConfig"),
+        (POLICY_FILE, "Policy"),
+    ],
 )
 def test_the_kind_that_was_found_is_told(cli: Cli, tmp_path: Path, text: str, kind: str) -> None:
     path = tmp_path / "F.yaml"
@@ -279,6 +284,63 @@ def test_what_is_to_be_checked_must_be_clear(
     ran = cli("config", "validate", *(x.format(policy=policy) for x in arguments))
     assert ran.code == 2
     assert expected in ran.err
+
+
+OBJECTS = f"""\
+apiVersion: gpuwarden.dev/v1alpha1
+kind: AttestationPolicy
+metadata: {{name: cluster}}
+spec: {{minLevel: L1}}
+---
+apiVersion: gpuwarden.dev/v1alpha1
+kind: AttestationClass
+metadata: {{name: h100}}
+spec: {{hashes: [{{hash: '{HASH}'}}]}}
+"""
+
+
+def test_custom_resources_are_checked_as_the_controller_judges_them(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path = tmp_path / "F.yaml"
+    path.write_text(OBJECTS)
+    command = ("config", "validate", "-f", str(path), "--no-environment")
+    ran = cli(*command)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == (
+        f"{path}: valid AttestationPolicy/cluster\n{path}: valid AttestationClass/h100\n"
+    )
+    assert "--set: a policy has no keys to set" in cli(*command, "--set", "a=b").err
+    path.write_text(OBJECTS.replace("minLevel", "minLevle").replace("{hash:", "{hsh:"))
+    ran = cli(*command)
+    assert (ran.code, ran.out) == (2, "")
+    for expected in (
+        f"/cluster: spec.minLevle (file {path}): unknown key; did you mean minLevel?\n",
+        f"/h100: spec.hashes[0].hsh (file {path}): unknown key; did you mean hash?\n",
+        f"/h100: spec.hashes[0].hash (file {path}): is required; expected a text",
+    ):
+        assert expected in ran.err
+    path.write_text(OBJECTS.replace("hash: 'v1", "hash: 'v2"))
+    expected = f"AttestationClass/h100: spec.hashes[0].hash (file {path}): got 'v2:sha256:"
+    assert expected in cli(*command).err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{OBJECTS}kind: Again\n", "the document (file F, line 10): got key 'kind' again"),
+        (OBJECTS.replace("h100", "H"), "AttestationClass: metadata.name (file F, line 6): got 'H'"),
+        ('{"kind": "AttestationClass", "spec": 1}', "AttestationClass: metadata.name (file F, li"),
+    ],
+)
+def test_a_fault_around_a_custom_resource_names_file_and_line(
+    cli: Cli, tmp_path: Path, text: str, expected: str
+) -> None:
+    path = tmp_path / "F.yaml"
+    path.write_text(text)
+    ran = cli("config", "validate", "-f", str(path), "--no-environment")
+    assert ran.code == 2
+    assert expected in ran.err.replace(str(path), "F")
 
 
 def test_a_near_kind_is_suggested(cli: Cli, tmp_path: Path) -> None:
