@@ -102,6 +102,7 @@ _FLEET: Final = "/gpuwarden.wire.v1.FleetService"
 _OPERATOR: Final = "/gpuwarden.wire.v1.OperatorService"
 _PLACEMENT: Final = "/gpuwarden.wire.v1.PlacementService"
 _SUPPORT: Final = "/gpuwarden.wire.v1.SupportService"
+_AUDIT: Final = "/gpuwarden.wire.v1.AuditService"
 _HEALTH: Final = "/grpc.health.v1.Health"
 
 ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
@@ -125,6 +126,9 @@ ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
         f"{_PLACEMENT}/CheckProtection": _READERS,
         f"{_PLACEMENT}/ListUse": _READERS,
         f"{_SUPPORT}/Collect": _READERS,
+        f"{_AUDIT}/ReadRecords": _READERS,
+        f"{_AUDIT}/FindGpus": _READERS,
+        f"{_AUDIT}/ReadGpuRecords": _READERS,
         f"{_HEALTH}/Check": _KNOWN,
         f"{_HEALTH}/List": _KNOWN,
         f"{_HEALTH}/Watch": _KNOWN,

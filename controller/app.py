@@ -302,6 +302,7 @@ class _Controller:
         closing = self._listeners.close(_GRACE_SECONDS)
         await asyncio.sleep(0)  # lets the listeners close before the streams end
         parts.fleet.drain()
+        parts.audit_reader.drain()
         parts.streams.end_all()
         await asyncio.gather(*closing, return_exceptions=True)
         if parts.export is not None:

@@ -28,6 +28,7 @@ from controller.rpc.strict_messages import ENVELOPE_BYTES, REQUEST_BYTES
 from gpuwarden.wire.transport import server_options
 from gpuwarden.wire.v1 import (
     attestation_pb2,
+    audit_pb2,
     fleet_pb2,
     operator_pb2,
     placement_pb2,
@@ -106,7 +107,8 @@ FLEET: Final = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
 OPERATOR: Final = operator_pb2.DESCRIPTOR.services_by_name["OperatorService"].full_name
 PLACEMENT: Final = placement_pb2.DESCRIPTOR.services_by_name["PlacementService"].full_name
 SUPPORT: Final = support_pb2.DESCRIPTOR.services_by_name["SupportService"].full_name
-TO_PEOPLE: Final = (FLEET, OPERATOR, PLACEMENT, SUPPORT)
+AUDIT: Final = audit_pb2.DESCRIPTOR.services_by_name["AuditService"].full_name
+TO_PEOPLE: Final = (FLEET, OPERATOR, PLACEMENT, SUPPORT, AUDIT)
 """What both servers have; agents' streams are not for the socket."""
 
 AddService = Callable[[aio.Server], None]

@@ -20,7 +20,7 @@ from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.report import effective
 from gpuwarden.settings.score import ScoreSection, ScoreSettings
 from gpuwarden.settings.values import Address
-from gpuwarden.telemetry import logs, names
+from gpuwarden.telemetry import logs, names, score_names
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event, Process
 
@@ -174,6 +174,6 @@ async def _checkpoint(saving: Saving, seconds: float) -> None:
 
 def _show(instruments: Instruments, learned: Learned, saving: Saving) -> None:
     rows: Callable[[], float] = learned.__len__
-    instruments.gauge(names.SCORE_ROWS).set_function(rows)
-    instruments.gauge(names.SCORE_UNSAVED).set_function(lambda: float(saving.unsaved))
+    instruments.gauge(score_names.SCORE_ROWS).set_function(rows)
+    instruments.gauge(score_names.SCORE_UNSAVED).set_function(lambda: float(saving.unsaved))
     instruments.gauge(names.READY).set_function(lambda: float(not saving.problem))

@@ -8,7 +8,7 @@ from controller.scoring.learned import Observation
 from controller.scoring.score import Job, Scored
 from controller.web.handshakes import HandshakeFailure
 from controller.web.listener import ConnectionEnd
-from gpuwarden.telemetry import names
+from gpuwarden.telemetry import names, score_names
 from gpuwarden.telemetry.limited import LimitedLog
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
@@ -42,16 +42,16 @@ class ScoreRecorder:
     def __init__(self, instruments: Instruments) -> None:
         self._log = logger("score")
         self._limited = LimitedLog(self._log, instruments)
-        self._decisions = instruments.counter(names.SCORE_DECISIONS)
-        self._exploration = instruments.gauge(names.SCORE_EXPLORATION)
-        self._uncertainty = instruments.gauge(names.SCORE_UNCERTAINTY)
-        self._regret = instruments.gauge(names.SCORE_REGRET)
-        self._observations = instruments.counter(names.SCORE_OBSERVATIONS)
-        self._seconds = instruments.histogram(names.SCORE_SECONDS)
-        self._requests = instruments.counter(names.SCORE_REQUESTS)
-        self._runs = instruments.counter(names.SCORE_RUNS)
-        self._stored = instruments.gauge(names.SCORE_STORED)
-        self._forgotten = instruments.counter(names.SCORE_FORGOTTEN)
+        self._decisions = instruments.counter(score_names.SCORE_DECISIONS)
+        self._exploration = instruments.gauge(score_names.SCORE_EXPLORATION)
+        self._uncertainty = instruments.gauge(score_names.SCORE_UNCERTAINTY)
+        self._regret = instruments.gauge(score_names.SCORE_REGRET)
+        self._observations = instruments.counter(score_names.SCORE_OBSERVATIONS)
+        self._seconds = instruments.histogram(score_names.SCORE_SECONDS)
+        self._requests = instruments.counter(score_names.SCORE_REQUESTS)
+        self._runs = instruments.counter(score_names.SCORE_RUNS)
+        self._stored = instruments.gauge(score_names.SCORE_STORED)
+        self._forgotten = instruments.counter(score_names.SCORE_FORGOTTEN)
         self._cuts = instruments.counter(names.CONNECTIONS_CUT)
         self._malformed = instruments.counter(names.REQUESTS_MALFORMED).labels(LISTENER)
         self._gpu_types = _FirstFew(_GPU_TYPES)

@@ -12,7 +12,7 @@ from typing import Final
 
 from controller.web.documents import PageRequest
 from controller.web.v1_operations import AuditPage, AuditRow, Query
-from gpuwarden.audit.archive import archived_inventory
+from gpuwarden.audit.archive import archived_shown
 from gpuwarden.audit.gpu_history import HISTORY_KINDS, GpuHistory, gpu_history, with_serial
 from gpuwarden.audit.reading import (
     Recent,
@@ -31,14 +31,14 @@ _AS_WRITTEN: Final = re.compile(r"[A-Za-z0-9 ./_-]*")
 
 def gpu_of_serial(folder: Path, serial: str) -> str | None:
     """UUID of the GPU that has had this serial; of several on a board the first."""
-    found = with_serial(_records_of_gpus(folder), serial, partial(archived_inventory, folder))
+    found = with_serial(_records_of_gpus(folder), serial, partial(archived_shown, folder))
     return min(found, default=None)
 
 
 def history_of(folder: Path, uuid: str, mig_devices: Iterable[str]) -> GpuHistory:
     """Where a GPU was and who had it."""
-    records, inventory_of = _records_of_gpus(folder), partial(archived_inventory, folder)
-    return gpu_history(records, uuid, inventory_of, mig_devices=mig_devices)
+    records, shown_of = _records_of_gpus(folder), partial(archived_shown, folder)
+    return gpu_history(records, uuid, shown_of, mig_devices=mig_devices)
 
 
 def _records_of_gpus(folder: Path) -> Iterator[LogRecord]:

@@ -43,6 +43,7 @@ from controller.recorders.people import PeopleRecorder
 from controller.recorders.support_bundle import ControllerState
 from controller.recorders.trust import CONTROLLER, SpireRecorder, TrustRecorder
 from controller.rpc.attestation import StreamTable
+from controller.rpc.audit_log import AuditServicer
 from controller.rpc.fleet import FleetServicer, KnownFleet
 from controller.rpc.services import OperatorServicer, SupportServicer
 from controller.rpc.tenants import no_tenants
@@ -77,6 +78,7 @@ from controller.wiring.pods import (
     wake_by_filter,
 )
 from controller.wiring.services import (
+    audit_service,
     fleet_service,
     installation,
     placement_service,
@@ -157,6 +159,7 @@ class Parts:
     """None unless it is told of runs."""
     streams: StreamTable
     fleet: FleetServicer
+    audit_reader: AuditServicer
     listeners: Listeners
 
 
@@ -298,6 +301,9 @@ def assemble(
             about_pods=about_pods,
         ),
         support=SupportServicer(state.parts),
+        audit=audit_service(
+            settings, fleet=known_fleet, installation=here, witnesses=streams.witnesses
+        ),
     )
     listeners = Listeners(
         settings,
@@ -380,6 +386,7 @@ def assemble(
         runs=None if admission is None else admission.runs,
         streams=streams,
         fleet=services.fleet,
+        audit_reader=services.audit,
         listeners=listeners,
     )
 

@@ -17,6 +17,7 @@ from controller.operations.readiness import Conditions, ListenerState
 from controller.recorders.listeners import show_listener
 from controller.recorders.trust import TrustRecorder
 from controller.rpc.attestation import AttestationService
+from controller.rpc.audit_log import AuditServicer
 from controller.rpc.fleet import FleetServicer
 from controller.rpc.handshakes import BegunHandshakes
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller, tls_caller
@@ -37,6 +38,7 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 from gpuwarden.wire.v1.attestation_pb2_grpc import add_AttestationServiceServicer_to_server
+from gpuwarden.wire.v1.audit_pb2_grpc import add_AuditServiceServicer_to_server
 from gpuwarden.wire.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
 from gpuwarden.wire.v1.operator_pb2_grpc import add_OperatorServiceServicer_to_server
 from gpuwarden.wire.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
@@ -73,6 +75,7 @@ class RpcServices:
     operator: OperatorServicer
     placement: PlacementServicer
     support: SupportServicer
+    audit: AuditServicer
 
     def to_people(self) -> tuple[AddService, ...]:
         """What every gRPC server serves."""
@@ -81,6 +84,7 @@ class RpcServices:
             lambda server: add_OperatorServiceServicer_to_server(self.operator, server),
             lambda server: add_PlacementServiceServicer_to_server(self.placement, server),
             lambda server: add_SupportServiceServicer_to_server(self.support, server),
+            lambda server: add_AuditServiceServicer_to_server(self.audit, server),
         )
 
     def to_agents(self) -> tuple[AddService, ...]:

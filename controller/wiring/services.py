@@ -4,9 +4,9 @@ Constructs and connects only. Nothing that it hands out changes a node; `POST /f
 changes a reservation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from controller.access import CallerKind, present_caller
 from controller.admission.made_pods import namespace_of
@@ -29,6 +29,7 @@ from controller.placement.selector import Device, compile_labels, labels_of
 from controller.placement.snapshot import Scenes
 from controller.policy import Policy
 from controller.recorders.trust import WitnessAlarms
+from controller.rpc.audit_log import AuditServicer
 from controller.rpc.fleet import FleetServicer, KnownFleet
 from controller.rpc.services import PlacementServicer
 from controller.rpc.tenants import AboutPods
@@ -38,10 +39,13 @@ from controller.wiring.binding import BindingParts, is_report_only
 from controller.wiring.cluster import Cluster
 from gpuwarden.audit.reading import records_about
 from gpuwarden.clock import Clock
+from gpuwarden.evidence.model import WitnessedCheckpoint
 from gpuwarden.reasons import Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 _T = TypeVar("_T")
+_MOST_LOGS: Final = 64
+"""Of those that agents name."""
 
 
 class PerPolicy(Generic[_T]):
@@ -141,6 +145,38 @@ def pod_query(
         name_of=partial(_name_of, cluster.bound_pods),
         report_only=is_report_only(settings),
     )
+
+
+def audit_service(
+    settings: ControllerSettings,
+    *,
+    fleet: KnownFleet,
+    installation: Callable[[], Installation],
+    witnesses: Callable[[], Iterable[tuple[str, WitnessedCheckpoint]]],
+) -> AuditServicer:
+    """This replica's audit log, and which other logs there are."""
+    return AuditServicer(
+        settings.audit.dir,
+        settings.origin,
+        logs=partial(_logs, settings, installation, witnesses),
+        with_serial_now=partial(_with_serial, fleet),
+    )
+
+
+def _logs(
+    settings: ControllerSettings,
+    here: Callable[[], Installation],
+    witnesses: Callable[[], Iterable[tuple[str, WitnessedCheckpoint]]],
+) -> Iterable[str]:
+    """This log, those of the replicas that have pods, and those of this cluster agents keep."""
+    of_pods = (f"{settings.cluster}/{x}" for x in here().replicas)
+    kept = {one.origin for _, one in witnesses() if one.origin.startswith(f"{settings.cluster}/")}
+    return {settings.origin, *of_pods, *sorted(kept)[:_MOST_LOGS]}
+
+
+def _with_serial(fleet: KnownFleet, serial: str) -> Iterable[str]:
+    accepted = (x.acceptance for x in fleet.snapshot().nodes.values() if x.acceptance is not None)
+    return {gpu.uuid for x in accepted for gpu in x.gpus if gpu.serial == serial}
 
 
 def placement_service(

@@ -16,6 +16,7 @@ from gpuwarden.audit.archived_evidence import (
     ArchivedEvidenceError,
     read_archived_evidence,
 )
+from gpuwarden.audit.gpu_history import Shown, shown_by
 from gpuwarden.evidence.model import (
     TYPE_EVIDENCE_WITH_PODS,
     Evidence,
@@ -38,6 +39,11 @@ def archived_inventory(folder: Path, digest: str) -> Inventory | None:
         except (OSError, ArchivedEvidenceError, DecodeError):
             return None
     return None
+
+
+def archived_shown(folder: Path, digest: str) -> Shown | None:
+    """What that evidence shows, as far as histories of GPUs need it; None likewise."""
+    return shown_by(archived_inventory(folder, digest))
 
 
 def archived_files(folder: Path, beginning: str) -> list[Path]:

@@ -24,8 +24,50 @@ from gpuwarden.evidence.node_identity import serial
 HISTORY_KINDS: Final = ("evidence.accepted", "node.state", "reservation.")
 """What the kinds of records begin with that a history is made of."""
 
-InventoryOf = Callable[[str], Inventory | None]
-"""The inventory of archived evidence, by its digest; None where it is not kept."""
+
+@dataclass(frozen=True, slots=True)
+class ShownGpu:
+    """What a piece of evidence shows of one GPU."""
+
+    uuid: str
+    serial: str | None
+    product: str | None
+    index: int
+    pci_bus_id: str
+    mig_devices: tuple[str, ...]
+    """UUIDs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a piece of evidence shows, as far as a history needs it."""
+
+    machine: str | None
+    """System UUID of the host or VM."""
+    gpus: tuple[ShownGpu, ...]
+
+
+ShownOf = Callable[[str], Shown | None]
+"""What archived evidence shows, by its digest; None where it is not kept."""
+
+
+def shown_by(inventory: Inventory | None) -> Shown | None:
+    """What the inventory of archived evidence shows; None for none."""
+    if inventory is None:
+        return None
+    gpus = (
+        ShownGpu(
+            x.uuid,
+            serial(x.serial),
+            x.product,
+            x.index,
+            x.pci_bus_id,
+            tuple(one.uuid for one in x.mig_devices),
+        )
+        for x in inventory.gpus
+    )
+    return Shown(inventory.host.system_uuid, tuple(gpus))
+
 
 _NODE: Final = "node/"
 _POD: Final = "pod/"
@@ -115,14 +157,14 @@ def in_order(records: Iterable[LogRecord]) -> tuple[LogRecord, ...]:
 
 
 def gpu_histories(
-    records: Iterable[LogRecord], wanted: str, inventory_of: InventoryOf
+    records: Iterable[LogRecord], wanted: str, shown_of: ShownOf
 ) -> tuple[GpuHistory, ...]:
     """Histories of the GPUs whose UUID begins with `wanted`, or whose serial it is; by UUID.
 
     A serial is a board's: several GPUs may have it.
     """
     ordered = in_order(records)
-    known = cache(inventory_of)
+    known = cache(shown_of)
     uuids = _beginning(ordered, wanted) if is_uuid(wanted) else with_serial(ordered, wanted, known)
     return tuple(gpu_history(ordered, uuid, known) for uuid in sorted(uuids))
 
@@ -130,7 +172,7 @@ def gpu_histories(
 def gpu_history(
     records: Iterable[LogRecord],
     uuid: str,
-    inventory_of: InventoryOf,
+    shown_of: ShownOf,
     *,
     mig_devices: Iterable[str] = (),
 ) -> GpuHistory:
@@ -138,7 +180,7 @@ def gpu_history(
 
     `mig_devices`: those of the GPU that are known from elsewhere.
     """
-    reading = _Reading(uuid, inventory_of, frozenset(mig_devices))
+    reading = _Reading(uuid, shown_of, frozenset(mig_devices))
     for record in records:
         reading.take(record)
     return reading.history()
@@ -152,7 +194,7 @@ def is_uuid(wanted: str) -> bool:
     return wanted.startswith(_UUIDS)
 
 
-def with_serial(records: Iterable[LogRecord], wanted: str, inventory_of: InventoryOf) -> set[str]:
+def with_serial(records: Iterable[LogRecord], wanted: str, shown_of: ShownOf) -> set[str]:
     """UUIDs of the GPUs that have this serial.
 
     Evidence is not looked at where that of earlier records has the serials of all its GPUs.
@@ -162,12 +204,11 @@ def with_serial(records: Iterable[LogRecord], wanted: str, inventory_of: Invento
     for record in records:
         if not _accepts(record) or (_is_whole(record) and seen.issuperset(_texts(record, "gpus"))):
             continue
-        inventory = _inventory(record, inventory_of)
-        for gpu in () if inventory is None else inventory.gpus:
-            number = serial(gpu.serial)
-            if number is not None:
+        shown = _shown_at(record, shown_of)
+        for gpu in () if shown is None else shown.gpus:
+            if gpu.serial is not None:
                 seen.add(gpu.uuid)
-            if number == wanted:
+            if gpu.serial == wanted:
                 found.add(gpu.uuid)
     return found
 
@@ -182,15 +223,58 @@ def _beginning(records: Iterable[LogRecord], wanted: str) -> set[str]:
     }
 
 
+# --- which records are about them
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What a history is asked for, of one log.
+
+    The nodes on which other logs have the GPUs belong to it: that one of them shows a GPU no
+    longer may be in this log alone.
+    """
+
+    gpus: tuple[str, ...]
+    """UUIDs of GPUs or MIG devices, or beginnings of them."""
+    nodes: frozenset[str] = frozenset()
+
+    def named_by(self, record: LogRecord, shown_of: ShownOf) -> set[str]:
+        """The UUIDs that begin so and that a record of `HISTORY_KINDS` names."""
+        return {x for x in _named(record, shown_of) if x.startswith(self.gpus)}
+
+    def has_node_of(self, record: LogRecord) -> bool:
+        """Whether a record is the acceptance of one of the nodes."""
+        return _accepts(record) and record.subject.removeprefix(_NODE) in self.nodes
+
+
+def nodes_of(records: Iterable[LogRecord]) -> frozenset[str]:
+    """The nodes whose acceptances are among the records."""
+    return frozenset(x.subject.removeprefix(_NODE) for x in records if _accepts(x))
+
+
+def evidence_of(record: LogRecord) -> str:
+    """Digest of the evidence that a record is the acceptance of; empty for another record."""
+    return _text(record, "evidence") if _accepts(record) else ""
+
+
+def _named(record: LogRecord, shown_of: ShownOf) -> Iterable[str]:
+    if not _accepts(record):
+        is_reservation = record.kind in RESERVATION_BEGINS or record.kind in RESERVATION_ENDS
+        return _texts(record, "gpus") if is_reservation else _happening(record)[0]
+    shown = None if _is_whole(record) else _shown_at(record, shown_of)
+    more = () if shown is None else (x.uuid for x in shown.gpus)
+    return (*_texts(record, "gpus"), *_texts(record, "lost"), *more)
+
+
 # --- one GPU
 
 
 class _Reading:
     """What the records so far have of one GPU."""
 
-    def __init__(self, uuid: str, inventory_of: InventoryOf, mig_devices: frozenset[str]) -> None:
+    def __init__(self, uuid: str, shown_of: ShownOf, mig_devices: frozenset[str]) -> None:
         self._uuid = uuid
-        self._inventory_of = inventory_of
+        self._shown_of = shown_of
         self._parts = {uuid, *mig_devices}
         self._serial: str | None = None
         self._product: str | None = None
@@ -237,7 +321,7 @@ class _Reading:
     def _accepted(self, record: LogRecord) -> None:
         node = record.subject.removeprefix(_NODE)
         last = self._stays[-1] if self._stays and self._stays[-1].until is None else None
-        shows = _shows(record, self._uuid, self._inventory_of)
+        shows = _shows(record, self._uuid, self._shown_of)
         if shows:
             self._shown(record, node, last)
         elif shows is not None and last is not None and last.node == node:
@@ -247,18 +331,18 @@ class _Reading:
                 self._stays[-1] = replace(last, until=record.ts)
 
     def _shown(self, record: LogRecord, node: str, last: Stay | None) -> None:
-        inventory = _inventory(record, self._inventory_of)
-        gpus = () if inventory is None else inventory.gpus
+        shown = _shown_at(record, self._shown_of)
+        gpus = () if shown is None else shown.gpus
         gpu = next((x for x in gpus if x.uuid == self._uuid), None)
         if gpu is not None:
-            self._parts |= {x.uuid for x in gpu.mig_devices}
-            self._serial = serial(gpu.serial) or self._serial
+            self._parts |= set(gpu.mig_devices)
+            self._serial = gpu.serial or self._serial
             self._product = gpu.product or self._product
         stay = Stay(
             node,
             record.ts,
             None,
-            None if inventory is None else inventory.host.system_uuid,
+            None if shown is None else shown.machine,
             None if gpu is None else gpu.index,
             None if gpu is None else gpu.pci_bus_id,
             None,
@@ -343,18 +427,18 @@ def _accepts(record: LogRecord) -> bool:
     return record.kind == RecordKind.EVIDENCE_ACCEPTED
 
 
-def _shows(record: LogRecord, uuid: str, inventory_of: InventoryOf) -> bool | None:
+def _shows(record: LogRecord, uuid: str, shown_of: ShownOf) -> bool | None:
     """Whether an acceptance shows the GPU; None where its list was too long and is not kept."""
     if _is_whole(record):
         return uuid in _texts(record, "gpus")
-    inventory = _inventory(record, inventory_of)
-    if inventory is not None:
-        return any(x.uuid == uuid for x in inventory.gpus)
+    shown = _shown_at(record, shown_of)
+    if shown is not None:
+        return any(x.uuid == uuid for x in shown.gpus)
     return True if uuid in _texts(record, "gpus") else None
 
 
-def _inventory(record: LogRecord, inventory_of: InventoryOf) -> Inventory | None:
-    return inventory_of(_text(record, "evidence"))
+def _shown_at(record: LogRecord, shown_of: ShownOf) -> Shown | None:
+    return shown_of(_text(record, "evidence"))
 
 
 def _is_whole(record: LogRecord) -> bool:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuwarden.audit.files import log_files
+from gpuwarden.audit.files import file_name, log_files
 from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordError, decode_record
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.regular_file import open_to_read
 
 TAIL_BYTES: Final = 64 << 20
 """At 100 reservations a minute some ten hours."""
+MOST_BYTES: Final = 8 * 1024 * 1024
 LINE_LIMIT: Final = 2 * MAX_RECORD_BYTES
 """How much of a line is read at once: no record is as long."""
 
@@ -30,12 +31,18 @@ def recent_records(
     `limit_bytes`: None for the whole log. A folder without a log has none. What is no record, such
     as a line that is being written, is skipped.
     """
-    marks = tuple(f'"kind":"{x}'.encode() for x in prefixes)
     for line in recent_lines(folder, limit_bytes):
-        if any(mark in line for mark in marks):
-            record = record_of(line)
-            if record is not None and record.kind.startswith(prefixes):
-                yield record
+        record = record_of_kind(line, prefixes)
+        if record is not None:
+            yield record
+
+
+def record_of_kind(line: bytes, prefixes: tuple[str, ...]) -> LogRecord | None:
+    """The record in a line, where its kind begins with one of `prefixes`."""
+    if not any(f'"kind":"{x}'.encode() in line for x in prefixes):
+        return None
+    record = record_of(line)
+    return record if record is not None and record.kind.startswith(prefixes) else None
 
 
 def recent_lines(folder: Path, limit_bytes: int | None = TAIL_BYTES) -> Iterator[bytes]:
@@ -79,7 +86,77 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
             yield line
 
 
-MOST_BYTES: Final = 8 * 1024 * 1024
+# --- what comes
+
+
+BY_THE_CLOCK: Final = frozenset({"checkpoint", "evidence.round", "log.rotate", "use.account"})
+"""Kinds that come whether anything happens or not; shown where they are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Which records are asked for."""
+
+    kinds: tuple[str, ...] = ()
+    """What their kinds begin with; none for all but those that come by the clock."""
+    subject: str = ""
+    """What their subjects begin with."""
+
+    def fits(self, record: LogRecord) -> bool:
+        """Whether it is one of them."""
+        if not record.subject.startswith(self.subject):
+            return False
+        is_named = record.kind.startswith(self.kinds)
+        return is_named if self.kinds else record.kind not in BY_THE_CLOCK
+
+
+class Tail:
+    """The end of a log, and what is written after it, over files that begin in between."""
+
+    def __init__(self, folder: Path, limit: int = MOST_BYTES, *, after: int = 0) -> None:
+        """`after`: begin behind this record instead, wherever it is; 0 for the end.
+
+        Raises FileNotFoundError for a folder without a log.
+        """
+        self._folder = folder
+        self._after = after
+        if after:
+            files = log_files(folder)
+            before = [x for x in files if x.name <= file_name(after + 1)]
+            self._path, start = (before or files)[-1 if before else 0], 0
+        else:
+            self._path, start = parts_at_end(log_files(folder), limit)[0]
+        self._offset = max(0, start - 1)
+        self._skips_first = start > 0
+        """The rest of a line that began before."""
+
+    def new(self) -> Iterator[tuple[bytes, LogRecord]]:
+        """Whole records that this has not given yet, with their lines; what is none is skipped."""
+        while True:
+            yield from self._rest()
+            later = [x for x in log_files(self._folder) if x.name > self._path.name]
+            if not later:
+                return
+            yield from self._rest()  # its last lines came before the next file
+            self._path, self._offset = later[0], 0
+
+    def _rest(self) -> Iterator[tuple[bytes, LogRecord]]:
+        with open_to_read(self._path) as file:
+            file.seek(self._offset)
+            while text := file.readline(LINE_LIMIT):
+                if not text.endswith(b"\n") and len(text) < LINE_LIMIT:
+                    return  # is being written
+                self._offset += len(text)
+                if self._skips_first:
+                    self._skips_first = False
+                    continue
+                record = record_of(text)
+                if record is not None and record.seq > self._after:
+                    yield text, record
+
+
+# --- what is about a subject
+
 MOST_RECORDS: Final = 40
 
 

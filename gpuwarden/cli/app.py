@@ -96,10 +96,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "gpu show": Command(
         "gpu:show",
         "Show where a GPU has been and who has had it, by audit logs; exits with 3 if unknown.",
-        "gpuwarden gpu show 1654223000011 --store /logs/0 --store /logs/1",
-        "Reads the logs of replicas and the evidence archived beside them, and needs no controller."
-        " Each log has what its replica saw, so give those of all replicas. Serial, slot and"
-        " machine are known as long as the evidence is kept. Times are of the controllers' clocks.",
+        "gpuwarden gpu show 1654223000011",
+        "Asks every replica that the way leads to, and merges what their logs have of the GPU: the"
+        " kubeconfig leads to all, a name to all its addresses, the socket to one. Each log has"
+        " what its replica saw; the answer names the logs that were not read, and exits with 5 if"
+        " only they could know the GPU. A replica reads the last GiB of its log. --store reads logs"
+        " on disk instead. Serial, slot and machine are known as long as the evidence is kept."
+        " Times are of the controllers' clocks.",
     ),
     "use": Command(
         "use:use",
@@ -117,9 +120,11 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "events": Command(
         "events:events",
-        "Show the last events of an audit log, and follow it as it grows.",
+        "Show the last events of the audit logs, and follow them as they grow.",
         "gpuwarden events --follow --kind reservation --kind node",
-        "Reads the log of one replica and needs no controller. Checkpoints, unchanged rounds and"
+        "Asks every replica that the way leads to, as `gpu show` does, and names the logs that are"
+        " not read. A replica that goes away while it is followed is asked again, and nothing of"
+        " it is lost. --store reads a log on disk instead. Checkpoints, unchanged rounds and"
         " accounts are left out, unless --kind asks for them.",
     ),
     "why": Command(

@@ -22,6 +22,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from grpc import aio
 
+from gpuwarden.cli.audit_client import AuditClient
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import Connection, chosen_server
 from gpuwarden.cli.terminal import shown
@@ -81,14 +82,23 @@ def ask(connection: Connection, question: Callable[["Client"], Awaitable[T]]) ->
 class Client:
     """The methods of all services, with a time limit; each raises CliError."""
 
-    def __init__(self, channel: aio.Channel, timeout: float, explain: Explain) -> None:
+    def __init__(
+        self,
+        channel: aio.Channel,
+        timeout: float,
+        explain: Explain,
+        noticed: set[str] | None = None,
+    ) -> None:
+        """`noticed` is shared by clients of one command, so that each notice is printed once."""
         self._fleet: FleetServiceAsyncStub = FleetServiceStub(channel)
         self._operator: OperatorServiceAsyncStub = OperatorServiceStub(channel)
         self._placement: PlacementServiceAsyncStub = PlacementServiceStub(channel)
         self._support: SupportServiceAsyncStub = SupportServiceStub(channel)
         self._timeout = timeout
         self._explain = explain
-        self._is_noticed = False
+        self._noticed = set[str]() if noticed is None else noticed
+        self.log = AuditClient(channel, timeout, explain, self._notice)
+        """The audit log of the replica."""
 
     async def nodes(self) -> pb.ListNodesResponse:
         """All nodes."""
@@ -226,11 +236,9 @@ class Client:
 
     async def _notice(self, call: "aio.Call") -> None:
         """Print the controller's notice, once."""
-        if self._is_noticed:
-            return
-        self._is_noticed = True
         for key, value in await call.initial_metadata():
-            if key == NOTICE_KEY:
+            if key == NOTICE_KEY and str(value) not in self._noticed:
+                self._noticed.add(str(value))
                 sys.stderr.write(f"*** {shown(str(value))} ***\n")
 
 
@@ -255,7 +263,10 @@ async def connected(connection: Connection) -> AsyncIterator[Client]:
     """An open connection; raises CliError where none can be had."""
     server = chosen_server(connection)
     if not server:
-        async with _through_a_cluster(connection) as client:
+        # Imported here: who asks a socket need not wait for it.
+        from gpuwarden.cli.cluster_connection import open_way  # noqa: PLC0415 - see above
+
+        async with open_way(connection) as way, over_way(connection, way) as client:
             yield client
         return
     if server.startswith("unix:"):
@@ -264,44 +275,50 @@ async def connected(connection: Connection) -> AsyncIterator[Client]:
         async with aio.insecure_channel(f"unix:{path}", options=client_options()) as channel:
             yield Client(channel, connection.timeout, _failure)
         return
-    host, port = _address(server)
-    svid = own_svid(connection)
-    expected = expected_controller(connection, svid.spiffe_id)
-    timeouts = TunnelTimeouts(dial=connection.timeout)
-    async with Tunnel(svid, host, port, expected, timeouts=timeouts) as tunnel:
-        explain = _tunnelled(tunnel, server)
-        async with tunnel.channel() as channel:
-            yield Client(channel, connection.timeout, explain)
+    host, port = address_of(server)
+    async with over_mtls(connection, own_svid(connection), host, port) as client:
+        yield client
 
 
 @asynccontextmanager
-async def _through_a_cluster(connection: Connection) -> AsyncIterator[Client]:
+async def over_mtls(
+    connection: Connection, svid: Svid, host: str, port: int, noticed: set[str] | None = None
+) -> AsyncIterator[Client]:
+    """An mTLS tunnel to one address, with this SVID; raises CliError."""
+    expected = expected_controller(connection, svid.spiffe_id)
+    timeouts = TunnelTimeouts(dial=connection.timeout)
+    async with Tunnel(svid, host, port, expected, timeouts=timeouts) as tunnel:
+        explain = _tunnelled(tunnel, address_text(host, port))
+        async with tunnel.channel() as channel:
+            yield Client(channel, connection.timeout, explain, noticed)
+
+
+@asynccontextmanager
+async def over_way(
+    connection: Connection, way: "Way", noticed: set[str] | None = None
+) -> AsyncIterator[Client]:
     """TLS with the controller itself, through a port that the API server forwards.
 
     gRPC sends the token to a server that it has verified, and to no other.
     """
-    # Imported here: who asks a socket need not wait for it.
-    from gpuwarden.cli.cluster_connection import open_way  # noqa: PLC0415 - see above
-
-    async with open_way(connection) as way:
-        given = way.credentials
-        by_certificate = bool(given.certificate)
-        try:
-            credentials = grpc.ssl_channel_credentials(
-                way.authority,
-                given.key if by_certificate else None,
-                given.certificate if by_certificate else None,
+    given = way.credentials
+    by_certificate = bool(given.certificate)
+    try:
+        credentials = grpc.ssl_channel_credentials(
+            way.authority,
+            given.key if by_certificate else None,
+            given.certificate if by_certificate else None,
+        )
+        if not by_certificate:
+            credentials = grpc.composite_channel_credentials(
+                credentials, grpc.access_token_call_credentials(given.token)
             )
-            if not by_certificate:
-                credentials = grpc.composite_channel_credentials(
-                    credentials, grpc.access_token_call_credentials(given.token)
-                )
-        except ValueError:
-            text = "kubeconfig: client certificate and key; expected PEM"
-            raise CliError(ExitCode.USAGE, text) from None
-        options = (*client_options(), ("grpc.ssl_target_name_override", way.server_name))
-        async with aio.secure_channel(way.target, credentials, options=options) as channel:
-            yield Client(channel, connection.timeout, _forwarded(way, by_certificate))
+    except ValueError:
+        text = "kubeconfig: client certificate and key; expected PEM"
+        raise CliError(ExitCode.USAGE, text) from None
+    options = (*client_options(), ("grpc.ssl_target_name_override", way.server_name))
+    async with aio.secure_channel(way.target, credentials, options=options) as channel:
+        yield Client(channel, connection.timeout, _forwarded(way, by_certificate), noticed)
 
 
 def _forwarded(way: "Way", by_certificate: bool) -> Explain:  # noqa: FBT001 - which credentials
@@ -339,7 +356,8 @@ def _deny_socket(path: Path) -> NoReturn:
     raise CliError(ExitCode.NOT_AUTHORISED, f"unix:{path} may only be opened by its owner")
 
 
-def _address(server: str) -> tuple[str, int]:
+def address_of(server: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; raises CliError."""
     host, colon, port = server.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit():
         text = f"--server: expected unix:PATH or HOST:PORT, got '{shown(server[:80])}'"
@@ -347,6 +365,11 @@ def _address(server: str) -> tuple[str, int]:
     if not 0 < int(port[:6]) <= _MAX_PORT:
         raise CliError(ExitCode.USAGE, f"--server: port {port[:6]} is not between 1 and 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def address_text(host: str, port: int) -> str:
+    """`HOST:PORT`, as the option takes it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _tunnelled(tunnel: Tunnel, server: str) -> Explain:

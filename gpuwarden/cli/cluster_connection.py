@@ -52,7 +52,49 @@ class Way:
 
 @contextlib.asynccontextmanager
 async def open_way(connection: Connection) -> AsyncIterator[Way]:
-    """The way that the kubeconfig gives; raises CliError."""
+    """The way that the kubeconfig gives to one replica; raises CliError."""
+    async with _entrance(connection) as entrance:
+        pod = await _pod(entrance.api, entrance.namespace)
+        async with entrance.way_to(pod) as way:
+            yield way
+
+
+@contextlib.asynccontextmanager
+async def open_ways(
+    connection: Connection,
+) -> AsyncIterator[tuple[dict[str, Way], dict[str, CliError]]]:
+    """The ways to all replicas by the names of their pods, and why none leads to the others.
+
+    Raises CliError.
+    """
+    async with _entrance(connection) as entrance, contextlib.AsyncExitStack() as stack:
+        running, others = await _every_pod(entrance.api, entrance.namespace)
+        ways = {pod: await stack.enter_async_context(entrance.way_to(pod)) for pod in running}
+        yield ways, others
+
+
+@dataclass(frozen=True, slots=True)
+class _Entrance:
+    api: ApiServer
+    namespace: str
+    access: dict[str, str]
+    credentials: Credentials = field(repr=False)
+
+    @contextlib.asynccontextmanager
+    async def way_to(self, pod: str) -> AsyncIterator[Way]:
+        port = _port(self.access, by_certificate=bool(self.credentials.certificate))
+        async with _forwarded(self.api, self.namespace, pod, port) as (target, forwarding):
+            yield Way(
+                target=target,
+                server_name=f"{ACCESS}.{self.namespace}.svc",
+                authority=self.access["ca.crt"].encode(),
+                credentials=self.credentials,
+                forwarding=forwarding,
+            )
+
+
+@contextlib.asynccontextmanager
+async def _entrance(connection: Connection) -> AsyncIterator[_Entrance]:
     login = read_login(kubeconfig_files(connection.kubeconfig, os.environ), connection.context)
     credentials = login.credentials
     if login.plugin is not None:
@@ -64,17 +106,7 @@ async def open_way(connection: Connection) -> AsyncIterator[Way]:
     namespace = connection.controller_namespace
     async with ApiServer(login, credentials, connection.timeout) as api:
         access = await _access(api, namespace)
-        pod = await _pod(api, namespace)
-        by_certificate = bool(credentials.certificate)
-        port = _port(access, by_certificate=by_certificate)
-        async with _forwarded(api, namespace, pod, port) as (target, forwarding):
-            yield Way(
-                target=target,
-                server_name=f"{ACCESS}.{namespace}.svc",
-                authority=access["ca.crt"].encode(),
-                credentials=credentials,
-                forwarding=forwarding,
-            )
+        yield _Entrance(api, namespace, access, credentials)
 
 
 async def _access(api: ApiServer, namespace: str) -> dict[str, str]:
@@ -121,9 +153,38 @@ async def _pod(api: ApiServer, namespace: str) -> str:
             return name
         running = running or (name if _phase(found) == "Running" else "")
     if not running:
-        text = f"{shown(api.name)}: no pod {CONTROLLER}-N runs in namespace {shown(namespace)}"
-        raise CliError(ExitCode.NOT_REACHABLE, text)
+        raise _none_runs(api, namespace)
     return running
+
+
+async def _every_pod(api: ApiServer, namespace: str) -> tuple[list[str], dict[str, CliError]]:
+    """Replicas that run, and what is wrong with the others that there are.
+
+    All numbers are asked for: one that is being made again is not the end of them.
+    """
+    running, others = list[str](), dict[str, CliError]()
+    for number in range(MOST_REPLICAS):
+        name = f"{CONTROLLER}-{number}"
+        try:
+            phase = _phase(await api.get(namespace, "pods", name))
+        except NotFoundError:
+            continue
+        except ForbiddenError:
+            others[name] = _forbidden(api, "get", f"pods/{name}", namespace)
+            continue
+        if phase == "Running":
+            running.append(name)
+        else:
+            text = f"its pod is {shown(phase) or 'in no phase'}"
+            others[name] = CliError(ExitCode.NOT_REACHABLE, text)
+    if not running:
+        raise next(iter(others.values()), _none_runs(api, namespace))
+    return running, others
+
+
+def _none_runs(api: ApiServer, namespace: str) -> CliError:
+    text = f"{shown(api.name)}: no pod {CONTROLLER}-N runs in namespace {shown(namespace)}"
+    return CliError(ExitCode.NOT_REACHABLE, text)
 
 
 def _phase(pod: dict[str, Any]) -> str:

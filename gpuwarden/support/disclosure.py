@@ -26,7 +26,8 @@ from gpuwarden.support.part import (
     json_line,
     missing,
 )
-from gpuwarden.telemetry.names import METRICS, PAGE
+from gpuwarden.telemetry.every_metric import METRICS
+from gpuwarden.telemetry.names import PAGE
 
 # --- words of a text
 

@@ -1,4 +1,4 @@
-"""Metrics of one process on a registry of its own, made from the list in `names`.
+"""Metrics of one process on a registry of its own, made from the list in `every_metric`.
 
 A module gets an `Instruments` from its composition root and asks for the metrics it
 moves; asking twice gives the same one. Must not decide anything, nor hold state of
@@ -16,6 +16,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from gpuwarden.telemetry import names
+from gpuwarden.telemetry.every_metric import METRICS, is_of
 from gpuwarden.telemetry.names import Metric, MetricType, Process
 
 M = TypeVar("M", bound=MetricWrapperBase)
@@ -39,8 +40,8 @@ class Instruments:
         PlatformCollector(registry=self.registry)
         self._made = {
             metric.name: _make(metric, self.registry)
-            for metric in names.METRICS
-            if names.is_of(metric, process) and metric.page == names.PAGE
+            for metric in METRICS
+            if is_of(metric, process) and metric.page == names.PAGE
         }
         self.gauge(names.BUILD_INFO).labels(version, platform.python_version()).set(1)
 

@@ -1,5 +1,7 @@
 """Every metric, log event and span name of the product, each once; docs are made from here.
 
+Metrics that `gpuwarden-score` alone has are in `score_names`; the list of all is in `every_metric`.
+
 Metric names follow Prometheus' naming practice: prefix, base units, `_total` for
 counters. Labels have few values: never a pod, a hash or a serial number. What is about one node or
 one GPU is on a page of its own, which is made at each scrape. Pure.
@@ -36,7 +38,7 @@ class Process(Enum):
     BOTH = "both"
     """Agent and controller."""
     SCORE = "score"
-    """The scoring service, which also has `OF_SCORE_TOO`."""
+    """The scoring service, which also has `every_metric.OF_SCORE_TOO`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -717,96 +719,6 @@ NAMESPACE_IDLE = Metric(
 NAMESPACE_IDLE_GPUS = _of_fleet(
     "namespace_idle_gpus", "What gpuwarden_idle_gpus counts, by namespace.", "namespace"
 )
-
-SCORE_DECISIONS = Metric(
-    "scheduler_decisions_total",
-    MetricType.COUNTER,
-    Process.SCORE,
-    "Decisions by GPU type (those of the first 64, then `other`) and how it was chosen (exploit,"
-    " explore, forced); the name is radix's, as the next five.",
-    ("gpu_type", "decision_type"),
-)
-SCORE_EXPLORATION = Metric(
-    "scheduler_exploration_ratio",
-    MetricType.GAUGE,
-    Process.SCORE,
-    "Share of explorations among the last decisions.",
-)
-SCORE_UNCERTAINTY = Metric(
-    "scheduler_avg_uncertainty",
-    MetricType.GAUGE,
-    Process.SCORE,
-    "Mean uncertainty (sigma / mu) of the chosen types in the last decisions.",
-)
-SCORE_REGRET = Metric(
-    "scheduler_regret_estimate",
-    MetricType.GAUGE,
-    Process.SCORE,
-    "How much longer the last decisions let jobs run than the best candidate, as expected then; 0.1"
-    " is 10 %.",
-)
-SCORE_OBSERVATIONS = Metric(
-    "scheduler_observe_events_total",
-    MetricType.COUNTER,
-    Process.SCORE,
-    "Runs that were reported, by job type and GPU type (those of the first 256 pairs, then"
-    " `other`).",
-    ("job_type", "gpu_type"),
-)
-SCORE_SECONDS = Metric(
-    "scheduler_scoring_duration_seconds",
-    MetricType.HISTOGRAM,
-    Process.SCORE,
-    "Time to score one job.",
-    (),
-    FAST_BUCKETS,
-)
-SCORE_REQUESTS = _counter(
-    "score_requests",
-    Process.SCORE,
-    "Requests to the scoring service, by path and HTTP status.",
-    "path",
-    "status",
-)
-SCORE_RUNS = _counter(
-    "score_runs",
-    Process.SCORE,
-    "Runs that were reported, by result (learned; failed: counted and not learned as a run time;"
-    " repeated: known by its `run_id`).",
-    "result",
-)
-SCORE_STORED = _gauge(
-    "score_store_available", Process.SCORE, "1 while what is learned is durable, else 0."
-)
-SCORE_UNSAVED = _gauge(
-    "score_unsaved_rows", Process.SCORE, "Rows in memory that the file has not, or has older."
-)
-SCORE_ROWS = _gauge("score_rows", Process.SCORE, "Pairs that are remembered.")
-SCORE_FORGOTTEN = _counter(
-    "score_forgotten_rows", Process.SCORE, "Pairs that went because there were too many."
-)
-
-OF_SCORE_TOO: tuple[Metric, ...] = (
-    BUILD_INFO,
-    CONNECTIONS,
-    CONNECTIONS_CUT,
-    REQUESTS_MALFORMED,
-    LOG_LINES_WITHHELD,
-    READY,
-)
-"""Metrics of the other processes that the scoring service exports too."""
-
-METRICS: tuple[Metric, ...] = tuple(
-    value for value in dict(globals()).values() if isinstance(value, Metric)
-)
-"""All of them, in the order above."""
-
-
-def is_of(metric: Metric, process: Process) -> bool:
-    """Whether a process exports a metric."""
-    if process is Process.SCORE:
-        return metric.process is process or metric in OF_SCORE_TOO
-    return metric.process in {process, Process.BOTH}
 
 
 class Event(StrEnum):

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
-from gpuwarden.telemetry.names import METRICS, MetricType
+from gpuwarden.telemetry.every_metric import METRICS
+from gpuwarden.telemetry.names import MetricType
 from tests.deploy.manifests import BASE, KUSTOMIZE, container_of, one, rendered
 from tests.deploy.test_admission_files import overlay
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 
-from gpuwarden.telemetry.names import FLEET_PAGE, METRICS, OF_SCORE_TOO, PAGE, Event, Metric, Span
+from gpuwarden.telemetry.every_metric import METRICS, OF_SCORE_TOO
+from gpuwarden.telemetry.names import FLEET_PAGE, PAGE, Event, Metric, Span
 
 _INTRO = """\
 # Telemetry
 
-Generated from the code (`gpuwarden/telemetry/names.py`); a test fails when it is out of date.
+Generated from the code (`gpuwarden/telemetry`); a test fails when it is out of date.
 
 Metrics are served at `/metrics` of the ops listener, beside Python's `process_` and `python_`
 metrics. Labels hold reason codes, states and other closed sets, never pods, hashes or serial

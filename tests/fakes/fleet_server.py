@@ -16,10 +16,15 @@ import grpc
 from controller.rpc.calls import status_of
 from gpuwarden.reasons import Refusal
 from gpuwarden.wire.error_metadata import NOTICE_KEY, REASON_KEY
+from gpuwarden.wire.v1 import audit_pb2 as audit
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1 import placement_pb2 as place
 from gpuwarden.wire.v1 import support_pb2 as sup
+from gpuwarden.wire.v1.audit_pb2_grpc import (
+    AuditServiceServicer,
+    add_AuditServiceServicer_to_server,
+)
 from gpuwarden.wire.v1.fleet_pb2_grpc import (
     FleetServiceServicer,
     add_FleetServiceServicer_to_server,
@@ -45,6 +50,7 @@ class FakeFleetServer(
     OperatorServiceServicer,
     PlacementServiceServicer,
     SupportServiceServicer,
+    AuditServiceServicer,
 ):
     """Set the public attributes, enter it, ask it at `target`."""
 
@@ -66,6 +72,9 @@ class FakeFleetServer(
         """One a page."""
         self.warnings_of_acts: list[str] = []
         self.support: list[sup.CollectResponse] = []
+        self.log: list[audit.ReadRecordsResponse] = []
+        self.gpu_log: list[audit.ReadGpuRecordsResponse] = []
+        self.found_gpus = audit.FindGpusResponse()
         self.breaks_support = False
         """End the answer as a controller does that goes away."""
         self.changes: list[pb.WatchNodesResponse] = []
@@ -87,6 +96,7 @@ class FakeFleetServer(
         add_OperatorServiceServicer_to_server(self, self._server)
         add_PlacementServiceServicer_to_server(self, self._server)
         add_SupportServiceServicer_to_server(self, self._server)
+        add_AuditServiceServicer_to_server(self, self._server)
 
     def on_socket(self, path: Path) -> Self:
         self._server.add_insecure_port(f"unix:{path}")
@@ -227,6 +237,26 @@ class FakeFleetServer(
         yield from self.support
         if self.breaks_support:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is going away")
+
+    def ReadRecords(
+        self, request: audit.ReadRecordsRequest, context: grpc.ServicerContext
+    ) -> Iterator[audit.ReadRecordsResponse]:
+        self._admit(request, context)
+        yield from self.log
+        if request.follow:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is going away")
+
+    def FindGpus(
+        self, request: audit.FindGpusRequest, context: grpc.ServicerContext
+    ) -> audit.FindGpusResponse:
+        self._admit(request, context)
+        return self.found_gpus
+
+    def ReadGpuRecords(
+        self, request: audit.ReadGpuRecordsRequest, context: grpc.ServicerContext
+    ) -> Iterator[audit.ReadGpuRecordsResponse]:
+        self._admit(request, context)
+        yield from self.gpu_log
 
     def FitPod(self, request: pb.FitPodRequest, context: grpc.ServicerContext) -> pb.FitPodResponse:
         self._admit(request, context)

@@ -115,6 +115,7 @@ class ApiWorld(SeenConnections):
         self.not_ready = ""
         self.enforcement = "enforce"
         self.evaluation = False
+        self.replicas = ["controller-0"]
         self.operators = FakeOperators(self)
         self.changes: list[ReservationChange] = []
         self.port = 0
@@ -171,7 +172,7 @@ class ApiWorld(SeenConnections):
             enforcement=self.enforcement,
             evaluation=self.evaluation,
             leads=True,
-            replicas=["controller-0"],
+            replicas=self.replicas,
             alarms={x: list(codes) for x, codes in self.alarms.items()},
             spire="ok",
             ledger_known=self.is_ledger_fresh,

@@ -72,9 +72,12 @@ def _called(channel: Any, pool: DescriptorPool, path: str, fields: dict[str, Any
     name, _, method_name = path.partition("/")
     method = pool.FindServiceByName(name).methods_by_name[method_name]
     request = json_format.ParseDict(fields, GetMessageClass(method.input_type)())
-    call = channel.unary_unary(
+    kind = channel.unary_stream if method.server_streaming else channel.unary_unary
+    call = kind(
         f"/{path}",
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=GetMessageClass(method.output_type).FromString,
     )
-    return f"{json_format.MessageToJson(call(request, timeout=_TIMEOUT_S))}\n"
+    found = call(request, timeout=_TIMEOUT_S)
+    answers = found if method.server_streaming else [found]
+    return "".join(f"{json_format.MessageToJson(one)}\n" for one in answers)

@@ -119,6 +119,22 @@ async def test_pages_escape_whatever_others_wrote(world: ApiWorld, path: str) ->
     assert answer.content_type == "text/html"
 
 
+@pytest.mark.parametrize("path", ["/ui/audit", "/ui/gpus/GPU-x-0"])
+async def test_a_page_of_the_log_says_whose_it_is_and_whose_it_is_not(
+    world: ApiWorld, path: str
+) -> None:
+    await filled(world)
+    text = " ".join((await page(world, path))[1].split())
+    assert "Read here is the log of controller-0 alone. Each replica has a log of its own:" in text
+    world.replicas = ["controller-0", "controller-1"]
+    text = (await page(world, path))[1]
+    assert "log of controller-0 alone. controller-1 has a log of its own: no link leads" in text
+    world.replicas = ["controller-0", "controller-1", HOSTILE]
+    text = (await page(world, path))[1]
+    assert "alone. controller-1, &lt;" in text
+    assert " have logs of their own: " in text
+
+
 async def test_nothing_of_a_page_may_come_from_elsewhere(world: ApiWorld) -> None:
     await filled(world)
     for path in ("/", "/ui/login", "/ui/nodes/none"):

@@ -38,6 +38,7 @@ SOCKET, ADDRESS, NODE = "unix:///run/gpuwarden/fleet.sock", "localhost:9443", "g
 """What stands for a real socket, address and node on the page."""
 QUARANTINE = "gpuwarden.wire.v1.OperatorService/QuarantineNode"
 SERVICES = {
+    "gpuwarden.wire.v1.AuditService",
     "gpuwarden.wire.v1.FleetService",
     "gpuwarden.wire.v1.OperatorService",
     "gpuwarden.wire.v1.PlacementService",
@@ -154,6 +155,8 @@ async def test_the_commands_of_the_page(world: World, client: Client) -> None:
                 assert [node["name"] for node in json.loads(out)["nodes"]] == [LEGACY]
             elif command.endswith("GetNode"):
                 assert json.loads(out)["node"]["name"] == LEGACY
+            elif command.endswith("Records"):
+                assert '"logs"' in out
             elif command.endswith("Check"):
                 assert json.loads(out)["status"] in {"SERVING", "NOT_SERVING"}
             elif is_act:

@@ -22,8 +22,9 @@ from prometheus_client import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuwarden.reasons import ReasonCode
+from gpuwarden.telemetry.every_metric import METRICS
 from gpuwarden.telemetry.metrics import CONTENT_TYPE
-from gpuwarden.telemetry.names import METRICS, PAGE, PREFIX, Event, MetricType, Process
+from gpuwarden.telemetry.names import PAGE, PREFIX, Event, MetricType, Process
 from sandbox.laptop import Laptop, Pace
 from sandbox.nodes import CLUSTER, LEGACY, simulated_nodes
 from sandbox.nvml.models import h100_sxm

@@ -1,33 +1,37 @@
-"""`gpuwarden events`: what the end of an audit log says, once or as it grows. No controller."""
+"""`gpuwarden events`: what the ends of audit logs say, once or as they grow.
 
-import os
+Of all replicas that can be reached, or of one log on disk, without a controller.
+"""
+
+import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 from cyclopts import Parameter
 
-from gpuwarden.audit.files import log_files
-from gpuwarden.audit.reading import LINE_LIMIT, parts_at_end, record_of
+from gpuwarden.audit.gpu_history import in_order
+from gpuwarden.audit.reading import RecordFilter, Tail
 from gpuwarden.audit.record import LogRecord
+from gpuwarden.cli.audit_client import LogPart
+from gpuwarden.cli.client import Client
 from gpuwarden.cli.commands.gpu import when
-from gpuwarden.cli.commands.reverify import DEFAULT_STORE
+from gpuwarden.cli.every_replica import MissingLog, every_replica
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
-from gpuwarden.cli.options import Output
+from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, json_line
 from gpuwarden.cli.screen import on_screen
 from gpuwarden.cli.terminal import WIDTH, Column, cells, column_widths, joined, line, shown, visible
-from gpuwarden.regular_file import open_to_read
+from gpuwarden.counted import counted
 
 _POLL_S: Final = 0.5
-_TAIL_BYTES: Final = 8 << 20
+_AGAIN_S: Final = 2.0
+"""From the end of a call that followed a log until the next one."""
 _MOST: Final = 10_000
-_QUIET: Final = frozenset({"checkpoint", "evidence.round", "log.rotate", "use.account"})
-"""Kinds that come by the clock; shown where they are asked for."""
 
 
 def about(record: LogRecord) -> str:
@@ -38,15 +42,22 @@ def about(record: LogRecord) -> str:
     return f"{record.subject}{where}{why}"
 
 
+def by_replica(record: LogRecord) -> str:
+    """Likewise, and which replica has written it."""
+    return f"{about(record)} [{record.origin.rpartition('/')[2]}]"
+
+
 EVENTS: Final[tuple[Column[LogRecord], ...]] = (
     Column("TIME", lambda x: when(x.ts)),
     Column("KIND", lambda x: x.kind),
     Column("DECISION", lambda x: x.decision),
+    Column("LOG", lambda x: x.origin, wide=True),
     Column("RECORD", lambda x: str(x.seq), wide=True),
     Column("ACTOR", lambda x: x.actor, wide=True),
     Column("CODES", lambda x: joined(x.codes), wide=True),
     Column("SUBJECT", about),
 )
+_OF_SEVERAL: Final[tuple[Column[LogRecord], ...]] = (*EVENTS[:-1], Column("SUBJECT", by_replica))
 _WIDTHS: Final = (20, 22, 9)
 
 
@@ -56,10 +67,11 @@ def events(
     last: int = 20,
     kind: Annotated[list[str] | None, Parameter(negative="")] = None,
     subject: str = "",
-    store: Path = DEFAULT_STORE,
+    store: Path | None = None,
     output: Output = Format.TABLE,
+    connection: Connection = HERE,
 ) -> ExitCode:
-    """Show the last events of an audit log, and follow it as it grows.
+    """Show the last events of the audit logs, and follow them as they grow.
 
     Parameters
     ----------
@@ -73,99 +85,168 @@ def events(
         Only what is about this subject, such as `node/gpu-a1`, `pod/team-a/train-0`, or a
         beginning of it.
     store
-        Folder of the audit log.
+        Folder of an audit log to read instead; no controller is asked then.
     output
-        How to print; `name` gives the numbers of the records.
+        How to print; `name` gives the numbers of the records, behind the name of their log where
+        controllers are asked.
+    connection
+        How to reach the controller.
 
     """
     if not 0 <= last <= _MOST:
         raise CliError(ExitCode.USAGE, f"--last: expected 0 to {_MOST}, got {last}")
+    wanted = RecordFilter(tuple(kind or ()), subject)
+    if store is None:
+        return asyncio.run(_of_replicas(connection, wanted, last, output, follows=follow))
     if not store.is_dir():
         raise CliError(ExitCode.USAGE, f"--store: {shown(str(store))}: no such folder")
-
-    def is_wanted(record: LogRecord) -> bool:
-        if not record.subject.startswith(subject):
-            return False
-        return record.kind.startswith(tuple(kind)) if kind else record.kind not in _QUIET
-
     try:
-        tail = Tail(store)
-        found = deque((x for x in tail.new() if is_wanted(x)), maxlen=last)
-        sys.stdout.write(_first(list(found), output, follows=follow))
-        sys.stdout.flush()
-        while follow:
-            time.sleep(_POLL_S)
-            for record in tail.new():
-                if is_wanted(record):
-                    sys.stdout.write(_next(record, output))
-            sys.stdout.flush()
+        _of_folder(store, wanted, last, output, follows=follow)
     except OSError as error:
         raise unreadable(error) from None
     return ExitCode.OK
 
 
-class Tail:
-    """The end of a log, and what is written after it, over files that begin in between."""
+def _of_folder(
+    store: Path, wanted: RecordFilter, last: int, output: Format, *, follows: bool
+) -> None:
+    tail, page = Tail(store), _Page(EVENTS, output)
+    found = deque((x for _, x in tail.new() if wanted.fits(x)), maxlen=last)
+    page.begin(list(found), follows=follows)
+    while follows:
+        time.sleep(_POLL_S)
+        for _, record in tail.new():
+            if wanted.fits(record):
+                page.add(record)
+        sys.stdout.flush()
 
-    def __init__(self, folder: Path, limit: int = _TAIL_BYTES) -> None:
-        """Raises FileNotFoundError for a folder without a log."""
-        self._folder = folder
-        self._path, start = parts_at_end(log_files(folder), limit)[0]
-        self._offset = max(0, start - 1)
-        self._skips_first = start > 0
-        """The rest of a line that began before."""
 
-    def new(self) -> Iterator[LogRecord]:
-        """Whole records that this has not given yet; what is none is skipped."""
-        while True:
-            yield from self._rest()
-            later = [x for x in log_files(self._folder) if x.name > self._path.name]
-            if not later:
-                return
-            yield from self._rest()  # its last lines came before the next file
-            self._path, self._offset = later[0], 0
+# --- of replicas
 
-    def _rest(self) -> Iterator[LogRecord]:
-        with open_to_read(self._path) as file:
-            file.seek(self._offset, os.SEEK_SET)
-            while text := file.readline(LINE_LIMIT):
-                if not text.endswith(b"\n") and len(text) < LINE_LIMIT:
-                    return  # is being written
-                self._offset += len(text)
-                if self._skips_first:
-                    self._skips_first = False
-                    continue
-                record = record_of(text)
-                if record is not None:
-                    yield record
+
+async def _of_replicas(
+    connection: Connection, wanted: RecordFilter, last: int, output: Format, *, follows: bool
+) -> ExitCode:
+    async with every_replica(connection) as replicas:
+        parts = await replicas.ask(lambda client: client.log.last(wanted, last))
+        known = [log for x in parts.values() for log in x.logs]
+        _tell(replicas.missing([x.log for x in parts.values()], known))
+        _tell_unknown(sum(x.unknown for x in parts.values()))
+        several = len({*known}) > 1
+        page = _Page(_OF_SEVERAL if several else EVENTS, output, names_logs=True)
+        records = in_order(x for part in parts.values() for x in part.records)
+        page.begin(list(records[max(0, len(records) - last) :]), follows=follows)
+        if follows:
+            # Two addresses may lead to one replica.
+            once = {part.log: name for name, part in parts.items()}
+            await asyncio.gather(
+                *(
+                    _follow(replicas.reached[name], log, wanted, parts[name], page.add_now)
+                    for log, name in once.items()
+                )
+            )
+    return ExitCode.OK
+
+
+async def _follow(
+    client: Client,
+    log: str,
+    wanted: RecordFilter,
+    before: LogPart,
+    add: Callable[[LogRecord], None],
+) -> None:
+    """Until Ctrl-C. A call that ends is made again from where it was; raises CliError."""
+    after, is_told = before.newest, False
+    while True:
+        is_open = False
+        try:
+            async for part in client.log.follow(wanted, after):
+                if is_told:
+                    _say(f"{log}: follows again")
+                is_open, is_told = True, False
+                after = max(after, part.newest)
+                for record in part.records:
+                    after = record.seq
+                    add(record)
+                _tell_unknown(part.unknown)
+        except CliError as error:
+            if error.code in {ExitCode.USAGE, ExitCode.NOT_AUTHORISED}:
+                raise
+            if not is_open and not is_told:
+                is_told = True
+                _say(f"{log}: its events are missing from now on until it answers again: {error}")
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _tell(missing: list[MissingLog]) -> None:
+    for one in missing:
+        _say(f"not read: {shown(one.log)}: {one.why}")
+
+
+def _tell_unknown(count: int) -> None:
+    if count:
+        _say(f"left out: {counted(count, 'record')} that only a newer gpuwarden can read")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"gpuwarden: {text}\n")
+    sys.stderr.flush()
+
+
+# --- on the screen
+
+
+class _Page:
+    """What is printed: first the records that are there, then one by one."""
+
+    def __init__(
+        self, columns: tuple[Column[LogRecord], ...], output: Format, *, names_logs: bool = False
+    ) -> None:
+        self._columns = columns
+        self._output = output
+        self._names_logs = names_logs
+
+    def begin(self, records: list[LogRecord], *, follows: bool) -> None:
+        """Print those that are there."""
+        sys.stdout.write(self._first(records, follows=follows))
+        sys.stdout.flush()
+
+    def add(self, record: LogRecord) -> None:
+        """Print one that has come."""
+        sys.stdout.write(self._next(record))
+
+    def add_now(self, record: LogRecord) -> None:
+        """Likewise, at once."""
+        self.add(record)
+        sys.stdout.flush()
+
+    def _first(self, records: list[LogRecord], *, follows: bool) -> str:
+        if self._output in STRUCTURED or self._output is Format.NAME:
+            return "".join(map(self._next, records))
+        if not follows:
+            return on_screen(self._columns, records, self._output) or "No events.\n"
+        titles = tuple(x.title for x in self._visible())
+        return self._row(titles) + "".join(map(self._next, records))
+
+    def _next(self, record: LogRecord) -> str:
+        if self._output is Format.NAME:
+            return (
+                f"{shown(record.origin)}:{record.seq}\n" if self._names_logs else f"{record.seq}\n"
+            )
+        if self._output in STRUCTURED:
+            return json_line(_plain(record))
+        return self._row(cells(self._visible(), record))
+
+    def _visible(self) -> tuple[Column[LogRecord], ...]:
+        return visible(self._columns, wide=self._output is Format.WIDE)
+
+    def _row(self, row: tuple[str, ...]) -> str:
+        widths = list(column_widths([row]))
+        for at, least in enumerate(_WIDTHS):
+            widths[at] = max(widths[at], least)
+        return line(row, widths, most=None if self._output is Format.WIDE else WIDTH)
 
 
 def _plain(record: LogRecord) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(record)
     return found
-
-
-def _first(records: list[LogRecord], output: Format, *, follows: bool) -> str:
-    if output in STRUCTURED or output is Format.NAME:
-        return "".join(_next(x, output) for x in records)
-    if not follows:
-        return on_screen(EVENTS, records, output) or "No events.\n"
-    return _row(tuple(x.title for x in visible(EVENTS, wide=output is Format.WIDE)), output) + (
-        "".join(_next(x, output) for x in records)
-    )
-
-
-def _next(record: LogRecord, output: Format) -> str:
-    if output is Format.NAME:
-        return f"{record.seq}\n"
-    if output in STRUCTURED:
-        return json_line(_plain(record))
-    columns = visible(EVENTS, wide=output is Format.WIDE)
-    return _row(cells(columns, record), output)
-
-
-def _row(row: tuple[str, ...], output: Format) -> str:
-    widths = list(column_widths([row]))
-    for at, least in enumerate(_WIDTHS):
-        widths[at] = max(widths[at], least)
-    return line(row, widths, most=None if output is Format.WIDE else WIDTH)

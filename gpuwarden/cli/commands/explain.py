@@ -1,6 +1,5 @@
 """`gpuwarden explain node|pod`: why a node or pod is in its state, and what to do."""
 
-import re
 import sys
 from collections.abc import Iterable
 from typing import Final
@@ -12,6 +11,7 @@ from gpuwarden.cli.commands.reservations import RESERVATIONS
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.pod_texts import explanation, named, of_first, refused, remedy, would_pass
 from gpuwarden.cli.screen import ago, on_screen
 from gpuwarden.cli.terminal import (
     Column,
@@ -24,14 +24,12 @@ from gpuwarden.cli.terminal import (
     shown,
 )
 from gpuwarden.counted import counted
-from gpuwarden.reason_texts import EXPLANATIONS, Explanation
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import placement_pb2
 
 _SHOWN: Final = 80
 _REASON: Final = '--reason "…"'
-_NODE: Final = re.compile(r"\bNODE\b")
 _SILENT: Final = frozenset({"unknown", "stale"})
 _REPORT_ONLY: Final = (
     "report-only: gpuwarden refuses and reserves nothing; what follows is what it would do"
@@ -59,19 +57,11 @@ STAGES: Final[tuple[Column[placement_pb2.Station], ...]] = (
 )
 
 
-def _of_first(rejection: placement_pb2.Rejection) -> str:
-    """The detail of the first node, with its name."""
-    first = "".join(rejection.nodes[:1])
-    if not first or rejection.detail.startswith(f"{first}: "):
-        return rejection.detail
-    return f"{first}: {rejection.detail}" if rejection.detail else first
-
-
 REJECTIONS: Final[tuple[Column[placement_pb2.Rejection], ...]] = (
     Column("NODES", lambda x: str(x.count)),
     Column("REASON", lambda x: x.code),
     Column("SOME", lambda x: joined(x.nodes), wide=True),
-    Column("FOR-EXAMPLE", _of_first),
+    Column("FOR-EXAMPLE", of_first),
 )
 RECORDS: Final[tuple[Column[placement_pb2.PodRecord], ...]] = (
     Column("AGO", lambda x: ago(x.at)),
@@ -146,7 +136,7 @@ def _node_lines(found: pb.ExplainNodeResponse) -> str:
 
 
 def _advice_of(found: pb.ExplainNodeResponse) -> tuple[tuple[str, str], ...]:
-    reason, name = _explanation(found.node.code), found.node.name
+    reason, name = explanation(found.node.code), found.node.name
     return (("Cause", reason.cause), ("What to do", named(reason.remedy, name))) if reason else ()
 
 
@@ -179,16 +169,6 @@ def next_commands(found: pb.ExplainNodeResponse) -> tuple[tuple[str, str], ...]:
         text = f"kubectl get pods -A -o wide --field-selector spec.nodeName={name}"
         return ((text, "to see whether its agent runs:"),)
     return ()
-
-
-def named(remedy: str, node: str) -> str:
-    """A remedy with the node's own name in its commands."""
-    return _NODE.sub(lambda _: node, remedy)
-
-
-def _explanation(code: str) -> Explanation | None:
-    """None for no code, and for one that only a newer controller knows."""
-    return EXPLANATIONS[ReasonCode(code)] if code in set(ReasonCode) else None
 
 
 # --- pod
@@ -282,11 +262,9 @@ def _head(found: placement_pb2.ExplainPodResponse) -> tuple[tuple[str, str], ...
 
 def _waiting(found: placement_pb2.ExplainPodResponse, output: Format) -> str:
     if found.code:
-        would = "would be" if found.report_only else "is"
-        refused = paragraph(f"The pod {would} refused: {found.code} {found.detail}")
-        return refused + _advice(found.code)
-    some = f": {joined(found.passing_nodes)}" if found.passing_nodes else ""
-    head = paragraph(f"Nodes that would pass now: {found.passing}{some}")
+        text = refused(found.code, found.detail, report_only=found.report_only)
+        return paragraph(f"The pod {text}") + _advice(found.code)
+    head = paragraph(would_pass(found))
     if not found.rejections:
         return head
     first = found.rejections[0]
@@ -295,10 +273,8 @@ def _waiting(found: placement_pb2.ExplainPodResponse, output: Format) -> str:
 
 
 def _advice(code: str, node: str = "") -> str:
-    reason = _explanation(code)
-    if reason is None:
-        return ""
-    return paragraph(f"What to do: {named(reason.remedy, node) if node else reason.remedy}")
+    text = remedy(code, node)
+    return paragraph(f"What to do: {text}") if text else ""
 
 
 def _records(found: placement_pb2.ExplainPodResponse, output: Format) -> str:

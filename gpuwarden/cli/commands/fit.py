@@ -12,6 +12,7 @@ from gpuwarden.cli.commands.classes import class_change_text
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.pod_texts import refused
 from gpuwarden.cli.screen import on_screen
 from gpuwarden.cli.terminal import Column, Tone, paragraph, shown
 from gpuwarden.strict_yaml import YamlError, parse_plain
@@ -88,8 +89,8 @@ def _passes(found: pb.FitPodResponse) -> bool:
 def _text(found: pb.FitPodResponse, output: Format) -> str:
     warned = "".join(paragraph(one, first="Warning: ", indent=9) for one in found.warnings)
     if found.code:
-        refused = warned + paragraph(f"The pod is refused: {found.code} {found.detail}")
-        return f"{refused}\n{_nodes(found, output)}" if found.fits else refused
+        text = warned + paragraph(f"The pod {refused(found.code, found.detail)}")
+        return f"{text}\n{_nodes(found, output)}" if found.fits else text
     if not found.guarded:
         return f"{warned}The pod has no GPU requirement; gpuwarden does not manage it.\n"
     asks = "".join(paragraph(one, first="  ", indent=2) for one in found.requirements)

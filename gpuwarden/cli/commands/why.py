@@ -4,14 +4,13 @@ import sys
 from typing import Final
 
 from gpuwarden.cli.client import ask
-from gpuwarden.cli.commands.explain import is_finding, named, parted, waits
+from gpuwarden.cli.commands.explain import is_finding, parted, waits
 from gpuwarden.cli.exit_codes import ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.pod_texts import of_first, refused, remedy, would_pass
 from gpuwarden.cli.terminal import joined, paragraph
 from gpuwarden.counted import counted
-from gpuwarden.reason_texts import EXPLANATIONS
-from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
 _FAULTY: Final = frozenset({"missing", "mismatch"})
@@ -66,15 +65,15 @@ def cause_of(found: pb.ExplainPodResponse) -> tuple[str, str]:
 
 def _waiting(found: pb.ExplainPodResponse) -> tuple[str, str]:
     if found.code:
-        return f"is refused: {found.code} {found.detail}", found.code
+        text = refused(found.code, found.detail, report_only=found.report_only)
+        return text, found.code
     if found.passing:
-        some = f" ({joined(found.passing_nodes)})" if found.passing_nodes else ""
-        return f"waits for its scheduler: {counted(found.passing, 'node')} would pass now{some}", ""
+        return f"waits for its scheduler: {would_pass(found)}", ""
     if not found.rejections:
         return "waits: there is no node to look at", ""
     most = found.rejections[0]
     total = sum(x.count for x in found.rejections)
-    example = f", for example {most.nodes[0]}: {most.detail}" if most.nodes else ""
+    example = f", for example {of_first(most)}" if most.nodes else ""
     reject = "rejects" if most.count == 1 else "reject"
     some = f"{most.count} of {counted(total, 'node')} {reject} it"
     return f"waits: {some} with {most.code}{example}", most.code
@@ -82,8 +81,5 @@ def _waiting(found: pb.ExplainPodResponse) -> tuple[str, str]:
 
 def fix_of(code: str, found: pb.ExplainPodResponse) -> str:
     """What mends it, with the node's own name in its commands; empty where nothing is known."""
-    if code not in set(ReasonCode):
-        return ""
-    remedy = EXPLANATIONS[ReasonCode(code)].remedy
     node = next((x.nodes[0] for x in found.rejections if x.code == code and x.nodes), "")
-    return named(remedy, node) if node else remedy
+    return remedy(code, node)

@@ -21,7 +21,14 @@ from controller.access import (
 from controller.rpc.calls import peer_key, stream_facts
 from gpuwarden.identity.spiffe_id import Role
 from gpuwarden.reasons import ReasonCode, Refusal
-from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2, operator_pb2, placement_pb2, support_pb2
+from gpuwarden.wire.v1 import (
+    attestation_pb2,
+    audit_pb2,
+    fleet_pb2,
+    operator_pb2,
+    placement_pb2,
+    support_pb2,
+)
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.docs_pages.authorization import authorization_page
 
@@ -117,6 +124,7 @@ _FILES = (
     operator_pb2.DESCRIPTOR,
     placement_pb2.DESCRIPTOR,
     support_pb2.DESCRIPTOR,
+    audit_pb2.DESCRIPTOR,
     health_pb2.DESCRIPTOR,
     reflection_pb2.DESCRIPTOR,
 )
@@ -148,6 +156,9 @@ _EXPECTED = {
     "gpuwarden.wire.v1.PlacementService/CheckProtection": _READERS,
     "gpuwarden.wire.v1.PlacementService/ListUse": _READERS,
     "gpuwarden.wire.v1.SupportService/Collect": _READERS,
+    "gpuwarden.wire.v1.AuditService/ReadRecords": _READERS,
+    "gpuwarden.wire.v1.AuditService/FindGpus": _READERS,
+    "gpuwarden.wire.v1.AuditService/ReadGpuRecords": _READERS,
     "grpc.health.v1.Health/Check": {AGENT, *_READERS},
     "grpc.health.v1.Health/List": {AGENT, *_READERS},
     "grpc.health.v1.Health/Watch": {AGENT, *_READERS},

@@ -16,7 +16,8 @@ from controller.ledger.store import Entry, LedgerSnapshot
 from controller.recorders.fleet_page import fleet_page
 from gpuwarden.evidence.model import Allocation, LostGpu, MigDevice
 from gpuwarden.reasons import ReasonCode
-from gpuwarden.telemetry.names import FLEET_PAGE, METRICS
+from gpuwarden.telemetry.every_metric import METRICS
+from gpuwarden.telemetry.names import FLEET_PAGE
 from tests.builders.ledger import holder, record
 from tests.builders.node_views import HASH_A, S, acceptance, fleet_of, gpu_view, node_view
 from tests.builders.node_views import past_refusal as refusal

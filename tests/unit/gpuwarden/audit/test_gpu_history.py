@@ -10,9 +10,14 @@ from gpuwarden.audit.gpu_history import (
     GpuHistory,
     Happening,
     Hold,
+    Shown,
+    Sought,
     Stay,
+    evidence_of,
     gpu_histories,
     gpu_history,
+    nodes_of,
+    shown_by,
     with_serial,
 )
 from gpuwarden.audit.record import FORMAT, GENESIS, LogRecord, RecordKind
@@ -87,8 +92,11 @@ class Logs:
         refs = {"uid": uid, "node": "n1", "reservation": reservation, "gpus": list(uuids)}
         self.note(at, KINDS[what], f"pod/team-a/{pod}", what, refs, origin=origin)
 
+    def shown_of(self, digest: str) -> Shown | None:
+        return shown_by(self.archive.get(digest))
+
     def of(self, wanted: str) -> tuple[GpuHistory, ...]:
-        return gpu_histories(self.records, wanted, self.archive.get)
+        return gpu_histories(self.records, wanted, self.shown_of)
 
     def one(self, wanted: str = A) -> GpuHistory:
         (found,) = self.of(wanted)
@@ -212,11 +220,11 @@ def test_evidence_of_gpus_whose_serials_are_known_is_not_read_again(logs: Logs) 
     logs.accept(4, "n2", B)
     looked: list[str] = []
 
-    def inventory_of(digest: str) -> Inventory | None:
+    def shown_of(digest: str) -> Shown | None:
         looked.append(digest)
-        return logs.archive.get(digest)
+        return logs.shown_of(digest)
 
-    assert with_serial(logs.records, "165", inventory_of) == {A}
+    assert with_serial(logs.records, "165", shown_of) == {A}
     assert looked == [f"{1:064x}", f"{2:064x}"]
 
 
@@ -279,7 +287,7 @@ def test_whose_a_mig_device_is_may_be_known_later_or_from_elsewhere(logs: Logs) 
     logs.reserve(1, "allocated", "small", "MIG-1")
     logs.reserve(2, "allocated", "other", "MIG-2", reservation="r2")
     logs.note(3, RecordKind.NODE_STATE, "node/n1", "gpu-unhealthy", {"gpu": "MIG-1"})
-    known = gpu_history(logs.records, A, logs.archive.get, mig_devices=("MIG-2",))
+    known = gpu_history(logs.records, A, logs.shown_of, mig_devices=("MIG-2",))
     assert [x.pod for x in known.holds] == ["other"]
     part = MigDevice(uuid="MIG-1", profile="1g.10gb", memory_mib=9728)
     logs.accept(4, "n1", A, shown=inventory(gpu(uuid=A, mig=True, mig_devices=(part,))))
@@ -331,3 +339,64 @@ def test_every_kind_of_record_that_counts_begins_with_one_that_is_read(logs: Log
         "node.state",
         "reservation.reserved",
     }
+
+
+# --- which records a history needs
+
+
+def chosen(logs: Logs, *gpus: str, nodes: tuple[str, ...] = ()) -> list[int]:
+    sought = Sought(gpus, frozenset(nodes))
+    return [
+        x.seq for x in logs.records if sought.named_by(x, logs.shown_of) or sought.has_node_of(x)
+    ]
+
+
+def test_which_records_name_a_gpu(logs: Logs) -> None:
+    logs.accept(1, "n1", A, OTHER)
+    logs.accept(2, "n1", OTHER)
+    logs.accept(3, "n2", OTHER, lost=(A,))
+    logs.reserve(4, "reserved", "train-0", A)
+    logs.reserve(5, "released", "train-0", OTHER)
+    logs.note(6, RecordKind.NODE_STATE, "node/n1", "gpu-unhealthy", {"gpu": A})
+    logs.note(7, RecordKind.NODE_STATE, "node/n1", "stale", {})
+    logs.note(8, RecordKind.RESERVATION_UNRESERVED, "pod/x/y", "used", {"gpus": [A]})
+    logs.reserve(9, "confirmed", "small", "MIG-1")
+    assert chosen(logs, A) == [1, 3, 4, 6, 8]
+    assert chosen(logs, "GPU-") == [1, 2, 3, 4, 5, 6, 8]
+    assert chosen(logs, A, "MIG-1") == [1, 3, 4, 6, 8, 9]
+    assert chosen(logs, A, nodes=("n1", "n3")) == [1, 2, 3, 4, 6, 8]
+    assert Sought((A, OTHER)).named_by(logs.records[0], logs.shown_of) == {A, OTHER}
+    assert nodes_of(logs.records[:1]) == {"n1"}
+    assert nodes_of(logs.records) == {"n1", "n2"}
+    assert [evidence_of(x) for x in logs.records[2:4]] == [f"{3:064x}", ""]
+
+
+def test_a_list_that_was_too_long_is_read_in_the_evidence(logs: Logs) -> None:
+    digest = f"{1:064x}"
+    refs = {"gpus": {"first": [OTHER], "count": 2}, "lost": [], "evidence": digest}
+    logs.note(1, RecordKind.EVIDENCE_ACCEPTED, "node/n1", "accepted", refs)
+    assert chosen(logs, A) == []
+    logs.archive[digest] = inventory(gpu(uuid=A), gpu(1, uuid=OTHER))
+    assert chosen(logs, A) == [1]
+    assert chosen(logs, OTHER) == [1]
+
+
+def test_the_chosen_records_of_all_logs_have_the_whole_history(logs: Logs) -> None:
+    """As replicas are asked: by UUID, then also by what the others have of nodes and MIG."""
+    part = MigDevice(uuid="MIG-1", profile="1g.10gb", memory_mib=9728)
+    logs.accept(
+        1, "n1", A, OTHER, shown=inventory(gpu(uuid=A, mig_devices=(part,))), origin="lab/b"
+    )
+    logs.reserve(2, "reserved", "small", "MIG-1", origin="lab/c")
+    logs.reserve(3, "reserved", "not-ours", "MIG-2", reservation="r2", origin="lab/c")
+    logs.accept(4, "n1", OTHER, origin="lab/c")
+    logs.accept(5, "n3", OTHER, origin="lab/c")
+    first = {x.seq for x in logs.records if Sought((A,)).named_by(x, logs.shown_of)}
+    assert first == {1}
+    nodes = nodes_of(x for x in logs.records if x.seq in first)
+    again = Sought((A, "MIG-1"), nodes)
+    some = [x for x in logs.records if again.named_by(x, logs.shown_of) or again.has_node_of(x)]
+    assert [x.seq for x in some] == [1, 2, 4]
+    assert gpu_histories(some, A, logs.shown_of) == logs.of(A)
+    assert places(logs.one()) == [("n1", when(1), when(4))]
+    assert [x.pod for x in logs.one().holds] == ["small"]

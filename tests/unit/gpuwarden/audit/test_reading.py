@@ -7,9 +7,18 @@ from controller.audit.sealing import LogIdentity, Sealer
 from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.files import file_name
-from gpuwarden.audit.reading import Recent, recent_records, records_about
+from gpuwarden.audit.reading import (
+    BY_THE_CLOCK,
+    Recent,
+    RecordFilter,
+    Tail,
+    recent_records,
+    record_of,
+    records_about,
+)
 from gpuwarden.audit.record import RecordKind
 from tests.builders.audit_log import log
+from tests.builders.replica_log import ReplicaLog
 
 # --- The end of a log is read again, of a few kinds and of so many bytes
 
@@ -143,3 +152,78 @@ def test_of_many_the_last(tmp_path: Path) -> None:
 
 def test_no_log_says_nothing(tmp_path: Path) -> None:
     assert records_about(tmp_path / "none", POD) == Recent()
+
+
+# --- The end of a log, and what comes
+
+
+def numbers_of(tail: Tail) -> list[int]:
+    return [x.seq for _, x in tail.new()]
+
+
+def test_a_tail_gives_each_whole_record_once(tmp_path: Path) -> None:
+    log = ReplicaLog(tmp_path / "a")
+    log.state("gpu-0")
+    tail = Tail(log.folder)
+    assert numbers_of(tail) == [1]
+    log.state("gpu-1")
+    log.rotate()
+    log.state("gpu-2")
+    path = log.folder / file_name(3)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    assert numbers_of(tail) == [2]
+    path.write_bytes(whole)
+    assert numbers_of(tail) == [3]
+    assert list(tail.new()) == []
+
+
+def test_a_long_log_is_read_from_its_end(tmp_path: Path) -> None:
+    log = ReplicaLog(tmp_path / "a")
+    for n in range(6):
+        if n in {2, 4}:
+            log.rotate()
+        log.state(f"gpu-{n}")
+    size = (log.folder / file_name(5)).stat().st_size
+    assert numbers_of(Tail(log.folder, size + 10)) == [5, 6]
+    assert numbers_of(Tail(log.folder, size - 10)) == [6]
+    assert numbers_of(Tail(log.folder)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_tail_goes_on_behind_a_record_in_whatever_file_it_is(tmp_path: Path) -> None:
+    log = ReplicaLog(tmp_path / "a")
+    for n in range(6):
+        if n in {2, 4}:
+            log.rotate()
+        log.state(f"gpu-{n}")
+    tails = [Tail(log.folder, 1, after=after) for after in range(1, 7)]
+    for after, tail in enumerate(tails, 1):
+        lines = [line for line, _ in tail.new()]
+        assert [record_of(x) for x in lines] == [x for _, x in Tail(log.folder).new()][after:]
+    log.state("gpu-6")
+    assert [numbers_of(x) for x in tails] == [[7]] * 6
+    (log.folder / file_name(1)).unlink()
+    assert numbers_of(Tail(log.folder, after=1)) == [3, 4, 5, 6, 7]
+
+
+def test_which_records_are_asked_for(tmp_path: Path) -> None:
+    log = ReplicaLog(tmp_path / "a")
+    kinds = (RecordKind.CHECKPOINT, RecordKind.NODE_STATE, RecordKind.NODE_OPERATOR)
+    for kind in kinds:
+        log.state("gpu-1", kind=kind)
+    records = [x for _, x in Tail(log.folder).new()]
+
+    def fit(*kinds: str, subject: str = "") -> list[int]:
+        return [x.seq for x in records if RecordFilter(kinds, subject).fits(x)]
+
+    assert fit() == [2, 3]
+    assert fit("checkpoint") == [1]
+    assert fit("check", "node.o") == [1, 3]
+    assert fit(subject="node/gpu") == [2, 3]
+    assert fit(subject="node/gpu-2") == []
+    assert [k for k in RecordKind if k.value in BY_THE_CLOCK] == [
+        RecordKind.EVIDENCE_ROUND,
+        RecordKind.USE_ACCOUNT,
+        RecordKind.LOG_ROTATE,
+        RecordKind.CHECKPOINT,
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.cli.api_server import ApiServer
-from gpuwarden.cli.cluster_connection import ACCESS, open_way
+from gpuwarden.cli.cluster_connection import ACCESS, open_way, open_ways
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.kubeconfig import Credentials, Login
 from gpuwarden.cli.options import Connection
@@ -294,3 +294,41 @@ def test_what_cannot_be_used_is_said_before_anybody_is_asked(
             1.0,
         )
     assert found.value.code is ExitCode.USAGE
+
+
+# --- every replica
+
+
+async def test_ways_lead_to_every_replica_that_runs(api: FakeApiServer, tmp_path: Path) -> None:
+    publish(api)
+    start_pod(api, 0, "False")
+    start_pod(api, 2, phase="Pending")
+    start_pod(api, 3)
+    async with open_ways(connection(kubeconfig(tmp_path, api))) as (ways, others):
+        assert list(ways) == ["gpuwarden-controller-0", "gpuwarden-controller-3"]
+        assert {name: str(error) for name, error in others.items()} == {
+            "gpuwarden-controller-2": "its pod is Pending"
+        }
+        assert len({x.target for x in ways.values()}) == 2
+        api.requests.clear()
+        await said(ways["gpuwarden-controller-3"].target, b"x")
+        (asked,) = [x for _, x in api.requests if "portforward" in x]
+        assert "/pods/gpuwarden-controller-3/" in asked
+
+
+async def test_without_a_replica_that_runs_there_is_no_way(
+    api: FakeApiServer, tmp_path: Path
+) -> None:
+    publish(api)
+
+    async def error() -> CliError:
+        with pytest.raises(CliError) as found:
+            async with open_ways(connection(kubeconfig(tmp_path, api))):
+                pass
+        return found.value
+
+    found = await error()
+    assert found.code is ExitCode.NOT_REACHABLE
+    assert "no pod gpuwarden-controller-N runs" in str(found)
+    start_pod(api, 1, phase="Failed")
+    assert str(await error()) == "its pod is Failed"

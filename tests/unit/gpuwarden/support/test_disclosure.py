@@ -19,8 +19,9 @@ from gpuwarden.support.disclosure import (
     received_part,
 )
 from gpuwarden.support.part import Part, missing
+from gpuwarden.telemetry.every_metric import METRICS
 from gpuwarden.telemetry.metrics import Instruments
-from gpuwarden.telemetry.names import METRICS, PAGE, Process
+from gpuwarden.telemetry.names import PAGE, Process
 
 # --- known words
 

@@ -9,8 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry import names
+from gpuwarden.telemetry.every_metric import METRICS, is_of
 from gpuwarden.telemetry.metrics import CONTENT_TYPE, Instruments, takes_exemplars
-from gpuwarden.telemetry.names import METRICS, Event, MetricType, Process, Span
+from gpuwarden.telemetry.names import Event, MetricType, Process, Span
 
 OURS = (names.PREFIX, "gpuid_", "scheduler_")
 
@@ -23,7 +24,7 @@ def test_every_metric_of_a_process_is_exported(process: Process) -> None:
     wanted = {
         metric.name.removesuffix("_total")
         for metric in METRICS
-        if names.is_of(metric, process) and metric.page == names.PAGE
+        if is_of(metric, process) and metric.page == names.PAGE
     }
     assert wanted <= exported
     assert CONTENT_TYPE.startswith("text/plain")
@@ -127,7 +128,7 @@ def test_openmetrics_parser_takes_every_metric_with_every_label(process: Process
     """The strict parser refuses wrong suffixes, doubled families and histograms with gaps."""
     instruments = Instruments(process, "1")
     for metric in METRICS:
-        if not names.is_of(metric, process) or metric is names.BUILD_INFO:
+        if not is_of(metric, process) or metric is names.BUILD_INFO:
             continue
         if metric.page != names.PAGE:
             continue
@@ -142,7 +143,7 @@ def test_openmetrics_parser_takes_every_metric_with_every_label(process: Process
     parsed = open_metrics_families(text)  # type: ignore[no-untyped-call] # the library's
     ours = [family for family in parsed if family.name.startswith(OURS)]
     assert all(family.samples for family in ours)
-    wanted = [x for x in METRICS if names.is_of(x, process) and x.page == names.PAGE]
+    wanted = [x for x in METRICS if is_of(x, process) and x.page == names.PAGE]
     assert len(ours) == len(wanted)
 
 

@@ -10,7 +10,8 @@ import yaml
 from grpc import StatusCode
 
 from gpuwarden.reasons import ReasonCode
-from gpuwarden.telemetry.names import METRICS, Event, MetricType, Span
+from gpuwarden.telemetry.every_metric import METRICS
+from gpuwarden.telemetry.names import Event, MetricType, Span
 from tests.docs_pages.command_line import command_line_page
 from tests.docs_pages.configuration import configuration_page
 

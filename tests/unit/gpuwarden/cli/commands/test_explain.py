@@ -217,7 +217,7 @@ def test_a_pod_that_waits_for_a_node(ask: Cli, fleet: FakeFleetServer) -> None:
     ran = ask("explain", "pod", "train-0")
     assert ran.code == 3
     rows = [line.split() for line in ran.lines]
-    assert "Nodes that would pass now: 0" in ran.lines
+    assert "0 nodes would pass now" in ran.lines
     assert ["2", "GPU_BUSY", "gpu-1:", "no", "free", "GPU"] in rows
     assert "gpu-1,gpu-2" in ask("explain", "pod", "train-0", "-o", "wide").out
     assert "What to do: " in ran.out
@@ -250,7 +250,7 @@ def test_a_pod_that_would_pass_somewhere(ask: Cli, fleet: FakeFleetServer) -> No
     fleet.accounts["team-a/train-0"] = found
     ran = ask("explain", "pod", "train-0", "-n", "team-a")
     assert ran.code == 0
-    assert "Nodes that would pass now: 9: gpu-3" in ran.lines
+    assert "9 nodes would pass now: gpu-3" in ran.lines
     assert "Guarantee possible now:  set: kubelet chooses the GPU" in ran.lines
     assert "What to do" not in ran.out
 

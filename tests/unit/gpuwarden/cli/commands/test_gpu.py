@@ -1,78 +1,20 @@
 """`gpu show` and `events`: what audit logs on disk tell of a GPU, and what comes to a log."""
 
 import json
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from controller.audit.sealing import LogIdentity, Sealer
-from controller.record import Json, Record
-from gpuwarden.audit.archived_evidence import FOLDER, ArchivedEvidence
-from gpuwarden.audit.chain import BEFORE_FIRST
-from gpuwarden.audit.files import file_name
+from controller.record import Record
 from gpuwarden.audit.record import RecordKind
-from gpuwarden.cli.commands.events import Tail
-from tests.builders.archived_evidence import archived_evidence
-from tests.builders.evidence import Scene
-from tests.builders.inventory import gpu, inventory
+from tests.builders.replica_log import CARD, ReplicaLog
 from tests.unit.gpuwarden.cli.conftest import Cli
-
-CARD = gpu(2)
-S = 1_000_000_000
-
-
-@cache
-def evidence() -> ArchivedEvidence:
-    return archived_evidence(Scene(evidence={"inventory": inventory(CARD)}))
-
-
-class Log:
-    """The log of one replica."""
-
-    def __init__(self, folder: Path, replica: str = "a") -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-        self._sealer, self._head = Sealer(LogIdentity(f"lab/{replica}", "boot", "me")), BEFORE_FIRST
-        self._path = folder / file_name(1)
-
-    def note(self, record: Record, at_s: int = 0) -> None:
-        sealed = self._sealer.seal(record, at_s * S, self._head)
-        self._head = sealed.head
-        with self._path.open("ab") as file:
-            file.write(sealed.line + b"\n")
-
-    def rotate(self) -> None:
-        self._path = self.folder / file_name(self._head.seq + 1)
-
-    def state(self, node: str, at_s: int = 0, kind: RecordKind = RecordKind.NODE_STATE) -> None:
-        self.note(Record(kind, "controller", f"node/{node}", "stale", ("NODE_STALE",)), at_s)
-
-    def accept(self, node: str, at_s: int, *, keeps: bool = True) -> None:
-        kept = evidence()
-        refs: dict[str, Json] = {"gpus": [CARD.uuid], "lost": [], "evidence": kept.digest}
-        self.note(
-            Record(RecordKind.EVIDENCE_ACCEPTED, "x", f"node/{node}", "accepted", refs=refs), at_s
-        )
-        if keeps:
-            place = self.folder / FOLDER / "20261128"
-            place.mkdir(parents=True, exist_ok=True)
-            (place / f"{kept.digest}.json").write_bytes(kept.encoded())
-
-    def reserve(self, at_s: int, kind: RecordKind) -> None:
-        refs: dict[str, Json] = {
-            "uid": "u",
-            "node": "gpu-2",
-            "reservation": "v1.k.u",
-            "gpus": [CARD.uuid],
-        }
-        self.note(Record(kind, "c", "pod/team-a/train-0", "x", refs=refs), at_s)
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> list[str]:
     """Options that name the logs of two replicas; only the first keeps evidence."""
-    first, second = Log(tmp_path / "a"), Log(tmp_path / "b", "b")
+    first, second = ReplicaLog(tmp_path / "a"), ReplicaLog(tmp_path / "b", "b")
     first.accept("gpu-1", 10)
     first.reserve(30, RecordKind.RESERVATION_RESERVED)
     second.accept("gpu-2", 20, keeps=False)
@@ -122,7 +64,7 @@ def test_an_unknown_gpu_is_a_finding_and_no_log_a_mistake(
 
 
 def test_the_last_events_are_shown(cli: Cli, tmp_path: Path) -> None:
-    log = Log(tmp_path / "a")
+    log = ReplicaLog(tmp_path / "a")
     for n in range(4):
         log.state(f"gpu-{n}", n)
     log.note(Record(RecordKind.CHECKPOINT, "c", "log", "signed"))
@@ -151,7 +93,7 @@ def test_what_comes_is_followed_into_the_next_file(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    log, turns = Log(tmp_path / "a"), iter(range(1, 4))
+    log, turns = ReplicaLog(tmp_path / "a"), iter(range(1, 4))
     log.state("gpu-0")
 
     def sleep(_: float) -> None:
@@ -167,32 +109,3 @@ def test_what_comes_is_followed_into_the_next_file(
         cli("events", "--follow", "--store", str(log.folder))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [x[3] for x in lines] == ["SUBJECT", *(f"node/gpu-{n}:" for n in range(4))]
-
-
-def test_a_tail_gives_each_whole_record_once(tmp_path: Path) -> None:
-    log = Log(tmp_path / "a")
-    log.state("gpu-0")
-    tail = Tail(log.folder)
-    assert [x.seq for x in tail.new()] == [1]
-    log.state("gpu-1")
-    log.rotate()
-    log.state("gpu-2")
-    path = log.folder / file_name(3)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-5])
-    assert [x.seq for x in tail.new()] == [2]
-    path.write_bytes(whole)
-    assert [x.seq for x in tail.new()] == [3]
-    assert list(tail.new()) == []
-
-
-def test_a_long_log_is_read_from_its_end(tmp_path: Path) -> None:
-    log = Log(tmp_path / "a")
-    for n in range(6):
-        if n in {2, 4}:
-            log.rotate()
-        log.state(f"gpu-{n}")
-    size = (log.folder / file_name(5)).stat().st_size
-    assert [x.seq for x in Tail(log.folder, size + 10).new()] == [5, 6]
-    assert [x.seq for x in Tail(log.folder, size - 10).new()] == [6]
-    assert [x.seq for x in Tail(log.folder).new()] == [1, 2, 3, 4, 5, 6]

@@ -211,9 +211,36 @@ def test_why_names_what_rejects_most_nodes_and_the_fix(ask: Cli, fleet: FakeFlee
 
 
 @pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("its lease has run out", "NODE_STALE, for example gpu-1: its lease has run out fix:"),
+        ("gpu-1: its lease has run out", "NODE_STALE, for example gpu-1: its lease has run out"),
+        ("", "NODE_STALE, for example gpu-1 fix:"),
+    ],
+)
+def test_why_names_the_node_of_its_example_once(
+    ask: Cli, fleet: FakeFleetServer, detail: str, said: str
+) -> None:
+    found = account()
+    found.rejections[0].detail = detail
+    text = why(ask, fleet, found)[1]
+    assert said in text
+    assert text.partition(" fix: ")[0].count("gpu-1") == 1
+
+
+@pytest.mark.parametrize(
     ("changes", "code", "said"),
     [
-        ({"passing": 2, "passing_nodes": ["gpu-1"]}, 0, "waits for its scheduler: 2 nodes would"),
+        (
+            {"passing": 2, "passing_nodes": ["gpu-1", "gpu-2"]},
+            0,
+            "waits for its scheduler: 2 nodes would pass now: gpu-1,gpu-2 more:",
+        ),
+        (
+            {"code": "REQ_INVALID", "detail": "d", "report_only": True},
+            0,
+            "would be refused: REQ_INVALID d fix: ",
+        ),
         ({"passing": 1, "passing_nodes": []}, 0, "waits for its scheduler: 1 node would pass"),
         (
             {"rejections": [place.Rejection(code="GPU_BUSY", count=1)]},
