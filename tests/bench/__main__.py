@@ -124,6 +124,7 @@ def keep(report: Report) -> None:
             audit_rows,
             agent_rows,
             ready_rows,
+            console_rows,
             export_rows,
         )
     ]

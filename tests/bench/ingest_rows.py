@@ -115,7 +115,8 @@ def _rows(ours: Cost, floor: Cost, evidence_bytes: int) -> list[Row]:
             at_least,
             f"Evidence of eight GPUs, {evidence_bytes / 1000:.1f} kB. The floor signs challenges"
             " and checks signature, challenge, sequence and inventory shape; the controller also"
-            " checks chain, node, pins and policy, makes the class document, and keeps the log.",
+            " checks chain, node, enrollment and policy, makes the class document, and keeps the"
+            " log.",
         ),
         Row(
             GROUP,

@@ -1,10 +1,12 @@
 """The table, page and plot of a benchmark report, from rows that were never measured."""
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.bench import __main__ as bench
 from tests.bench.page import BEGIN, END, merged, page, table
 from tests.bench.plot import svg
 from tests.bench.results import Bound, Curve, Goal, Point, Report, Row
@@ -77,3 +79,16 @@ def test_the_plot_is_well_formed_and_inside_its_panels() -> None:
     assert heights == sorted(heights, reverse=True)
     lines = drawing.findall(".//svg:line", names)
     assert all(float(x.attrib["x1"]) >= 0 and 0 <= float(x.attrib["y1"]) <= 250 for x in lines)
+
+
+def test_every_measured_part_has_its_place_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = tmp_path / "benchmarks.md"
+    written.write_text(bench.PAGE.read_text())
+    monkeypatch.setattr(bench, "PAGE", written)
+    monkeypatch.setattr(bench, "NUMBERS", tmp_path / "benchmarks.json")
+    groups = {module.GROUP for name, module in vars(bench).items() if name.endswith("_rows")}
+    assert len(groups) == len(bench.parts(tmp_path, tmp_path))
+    bench.keep(Report({}, tuple(Row(group, "work", "ms", 1.0) for group in groups), ()))
+    assert {row.group for row in bench.known().rows} == groups
