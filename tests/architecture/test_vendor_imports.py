@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
         "agent/session/client.py",
         "controller/rpc/",
         "controller/spire/client.py",
+        "gpuwarden/cli/audit_client.py",
         "gpuwarden/cli/client.py",
         "gpuwarden/identity/peer.py",
         "gpuwarden/identity/server_credentials.py",
