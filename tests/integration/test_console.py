@@ -125,7 +125,7 @@ async def test_a_page_of_the_log_says_whose_it_is_and_whose_it_is_not(
 ) -> None:
     await filled(world)
     text = " ".join((await page(world, path))[1].split())
-    assert "Read here is the log of controller-0 alone. Each replica has a log of its own:" in text
+    assert "This is the log of controller-0 alone. Each replica has a log of its own:" in text
     world.replicas = ["controller-0", "controller-1"]
     text = (await page(world, path))[1]
     assert "log of controller-0 alone. controller-1 has a log of its own: no link leads" in text
