@@ -11,7 +11,8 @@ from difflib import get_close_matches
 from typing import Final
 
 _MAX_SHOWN = 120
-_USER_INFO = re.compile(r"(?<=://)[^/@]*(?=@)")
+_USER_INFO = re.compile(r"(?<=://).*(?=@)", re.DOTALL)
+"""Up to the last `@`: nobody has to write those of a password as `%40`."""
 REQUIRED: Final = "is required"
 
 

@@ -21,3 +21,9 @@ _SECRET: Final = re.compile(
 def without_secrets(text: str) -> str:
     """The text with REDACTED in the place of each PEM block, token and password."""
     return _SECRET.sub(REDACTED, text)
+
+
+def error_line(error: Exception, secret: str = "") -> str:
+    """An error in one line, without what looks like a secret, and without this one."""
+    text = " ".join(without_secrets(str(error)).split()) or type(error).__name__
+    return text.replace(secret, REDACTED) if secret else text

@@ -14,7 +14,8 @@ from controller.admission.hint_candidates import GPU_TAINT, tolerates_gpus
 from controller.admission.hint_request import JOB_TYPE_LABEL, TIMESTAMP, Workload
 from controller.admission.hint_score import Score
 from controller.admission.review import END, Operation, Value, Verb, pointer
-from controller.placement.keys import CHOSEN_GPU
+from controller.placement.gpu_type import chosen_text
+from controller.placement.keys import CHOSEN_GPU, CHOSEN_GPUS
 
 PRIORITY_SCORE: Final = "scheduler.radix.ai/priority-score"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -32,7 +33,7 @@ class LeftOut(StrEnum):
     PREFERENCE_KEPT = "preference_kept"
     """The pod itself prefers nodes by such a label."""
     NO_LABEL = "no_label"
-    """No node label agrees with the evidence."""
+    """No node label of the chosen type agrees with the evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class Decided:
 
     score: Score
     job_type: str
-    label: tuple[str, tuple[str, ...]] | None
-    """The node label of the chosen type, and its values."""
+    labels: Mapping[str, tuple[str, tuple[str, ...]]]
+    """The node label of a type, and its values; absent where none agrees with the evidence."""
     label_keys: tuple[str, ...]
     """All that tell types: a pod that prefers by one of them is not talked over."""
     priority_class: str | None
@@ -136,11 +137,18 @@ def _preference(work: Workload, decided: Decided) -> list[Value] | LeftOut:
         for each in term.preference.match_expressions or ():
             if each.key in decided.label_keys:
                 return LeftOut.PREFERENCE_KEPT
-    if decided.label is None:
+    if decided.score.gpu_type not in decided.labels:
         return LeftOut.NO_LABEL
-    key, values = decided.label
+    return [
+        _to_nodes(*decided.labels[name], weight)
+        for name, weight in decided.score.weights
+        if name in decided.labels
+    ]
+
+
+def _to_nodes(key: str, values: Sequence[str], weight: int) -> Value:
     wanted: Value = {"key": key, "operator": "In", "values": list(values)}
-    return [{"weight": _WEIGHT, "preference": {"matchExpressions": [wanted]}}]
+    return {"weight": weight, "preference": {"matchExpressions": [wanted]}}
 
 
 def _away_from(job_type: str) -> Value:
@@ -198,6 +206,8 @@ def _metadata(work: Workload, decided: Decided) -> Iterator[Operation]:
         CHOSEN_GPU: decided.score.gpu_type,
         TIMESTAMP: str(decided.epoch_s),
     }
+    if decided.score.others:
+        annotations[CHOSEN_GPUS] = chosen_text(decided.score.weights)
     labels: dict[str, Value] = {}
     if JOB_TYPE_LABEL not in work.pod.labels:
         labels[JOB_TYPE_LABEL] = decided.job_type

@@ -4,6 +4,7 @@ An answer counts as a whole or not at all. It can choose among the candidates th
 say which job types to keep away from: nothing else of it gets into a pod.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import Final
 import msgspec
 
 from controller.admission.hint_request import is_label_value
+from controller.placement.gpu_type import MOST_CHOSEN, MOST_WEIGHT
 from gpuwarden.moment import NS_PER_S
 
 CLASS_LABEL: Final = "gpu.nvidia.com/class"
@@ -56,6 +58,13 @@ class Score:
     """One of the candidates."""
     avoided: tuple[str, ...] = ()
     """Job types to keep away from."""
+    others: tuple[tuple[str, int], ...] = ()
+    """Other candidates in falling order, with weights from 99 to 1; the chosen one has 100."""
+
+    @property
+    def weights(self) -> tuple[tuple[str, int], ...]:
+        """All of them, the chosen one first."""
+        return ((self.gpu_type, MOST_WEIGHT), *self.others)
 
     @property
     def shown(self) -> str:
@@ -71,8 +80,14 @@ class _Selector(msgspec.Struct, frozen=True, rename={"node_selector": "nodeSelec
     node_selector: dict[str, str] | None = None
 
 
+class _Candidate(msgspec.Struct, frozen=True, gc=False):
+    gpu_type: str
+    score: float
+
+
 class _Answer(msgspec.Struct, frozen=True, gc=False):
     priority_score: float
+    candidates: list[_Candidate] | None = None
     gpu_selector: _Selector | None = None
     avoid_co_locate_with: list[str] | None = None
     terms: _Terms | None = None
@@ -90,16 +105,44 @@ def read_score(body: bytes, candidates: Sequence[str], own_type: str) -> Score:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         place = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON"
         raise ScoreError(ScoreFault.MALFORMED, place) from None
-    if not LEAST_SCORE <= found.priority_score <= MOST_SCORE:
-        text = f"priority_score is not from {LEAST_SCORE:g} to {MOST_SCORE:g}"
-        raise ScoreError(ScoreFault.OUT_OF_RANGE, text)
+    _demand_in_range("priority_score", found.priority_score)
     named = {x for x in (_chosen(found), _selected(found)) if x is not None}
     if len(named) != 1 or not named <= {*candidates}:
         raise ScoreError(ScoreFault.UNKNOWN_TYPE, "it chooses none of the candidates, or several")
     (gpu_type,) = named
     avoided = dict.fromkeys(x for x in found.avoid_co_locate_with or () if is_label_value(x))
     avoided.pop(own_type, None)
-    return Score(found.priority_score, gpu_type, tuple(avoided)[:MOST_AVOIDED])
+    others = _others(found.candidates or (), gpu_type, candidates)
+    return Score(found.priority_score, gpu_type, tuple(avoided)[:MOST_AVOIDED], others)
+
+
+def _others(
+    found: Sequence[_Candidate], chosen: str, candidates: Sequence[str]
+) -> tuple[tuple[str, int], ...]:
+    """Weights by the scores, next to the highest; those that round to 0 are left out.
+
+    The chosen one need not have the highest: a scorer may want to learn more about it.
+    """
+    scores = {x.gpu_type: x.score for x in found}
+    if len(scores) < len(found) or not scores.keys() <= {*candidates}:
+        text = "candidates has types that were none, or one of them twice"
+        raise ScoreError(ScoreFault.UNKNOWN_TYPE, text)
+    for score in scores.values():
+        _demand_in_range("a score of candidates", score)
+    most = max(scores.values(), default=0.0)
+    weights = {
+        name: math.floor((MOST_WEIGHT - 1) * score / most)
+        for name, score in scores.items()
+        if score and name != chosen
+    }
+    falling = sorted(weights.items(), key=lambda x: -x[1])
+    return tuple(x for x in falling if x[1])[: MOST_CHOSEN - 1]
+
+
+def _demand_in_range(name: str, score: float) -> None:
+    if not LEAST_SCORE <= score <= MOST_SCORE:
+        text = f"{name} is not from {LEAST_SCORE:g} to {MOST_SCORE:g}"
+        raise ScoreError(ScoreFault.OUT_OF_RANGE, text)
 
 
 def _chosen(answer: _Answer) -> str | None:

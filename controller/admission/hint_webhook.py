@@ -191,7 +191,7 @@ class HintWebhook:
         decided = Decided(
             score,
             features.job_type,
-            types.labels.get(score.gpu_type),
+            types.labels,
             rules.label_keys,
             bucket_of(score.priority, rules.buckets),
             sources.epoch_s(),

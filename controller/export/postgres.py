@@ -13,7 +13,7 @@ from psycopg import AsyncConnection, sql
 from controller.export.exporter import Batch
 from controller.export.failures import Cure, DeliveryError
 from controller.export.records import ExportRecord
-from gpuwarden.redaction import REDACTED, without_secrets
+from gpuwarden.redaction import error_line
 
 NAME: Final = "postgres"
 _STAGING: Final = sql.Identifier("gpuwarden_staging")
@@ -185,9 +185,7 @@ class PostgresExporter:
         is_content = isinstance(error, _CONTENT)
         if not is_content:
             await self.close()
-        text = " ".join(without_secrets(str(error)).split()) or type(error).__name__
-        if self._target.password:
-            text = text.replace(self._target.password, REDACTED)
+        text = error_line(error, self._target.password)
         return DeliveryError(text, Cure.LESS if is_content else Cure.TIME)
 
 

@@ -6,10 +6,11 @@ first few only, and for all when somebody asks for the totals.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import compress, filterfalse, islice
+from types import MappingProxyType
 
 from controller.fleet.view import Acceptance
 from controller.placement.gpu_type import gpu_type
@@ -189,17 +190,18 @@ def _candidates(judge: Judge, scene: Scene) -> AbstractSet[str] | None:
 MAX_SCORE = 10
 _TIGHT = (4, 3, 2, 2)
 _LOOSE = 1
+_NOTHING_CHOSEN: Mapping[str, int] = MappingProxyType({})
 
 
 def prioritize_nodes(
     names: Sequence[str],
     needs: Requirements | RequirementsInvalid,
     scene: Scene,
-    chosen: str | None = None,
+    chosen: Mapping[str, int] = _NOTHING_CHOSEN,
 ) -> dict[str, int]:
     """A score for every name, once each; 0 for nodes that would not pass or that nobody knows.
 
-    `chosen`: the GPU type that the pod's annotation names, whoever wrote it.
+    `chosen`: weights from 1 to 100 of the GPU types that the pod prefers, whoever says so.
     """
     judge = Judge(needs, scene)
     found = {name: score(name, judge, scene) for name in names}
@@ -207,21 +209,25 @@ def prioritize_nodes(
     if not (chosen and weight):
         return found
     return {
-        name: with_hint(points, weight, is_chosen=_has_type(name, chosen, judge))
+        name: with_hint(points, weight, _preference(name, chosen, judge))
         for name, points in found.items()
     }
 
 
-def with_hint(points: int, weight: int, *, is_chosen: bool) -> int:
-    """A score with the hint's `weight` in percent; from 51 on a chosen node is always first."""
-    hint = MAX_SCORE if is_chosen else 0
-    return ((100 - weight) * points + weight * hint) // 100
+def with_hint(points: int, weight: int, preference: int) -> int:
+    """A score with the hint's `weight` in percent; `preference`: of the node's type, 0 to 100.
+
+    From 51 on a node of the chosen type (100) comes before every node of a type that has 0.
+    """
+    hint = MAX_SCORE * preference
+    return ((100 - weight) * points * 100 + weight * hint) // (100 * 100)
 
 
-def _has_type(name: str, chosen: str, judge: Judge) -> bool:
-    """Whether the node would pass and its evidence states the type."""
+def _preference(name: str, chosen: Mapping[str, int], judge: Judge) -> int:
+    """The weight of the type that the node's evidence states; 0 where it would not pass."""
     offer = judge.offer(name) if judge.passes(name) else None
-    return offer is not None and gpu_type(offer.acceptance) == chosen
+    found = None if offer is None else gpu_type(offer.acceptance)
+    return 0 if found is None else chosen.get(found, 0)
 
 
 def score(name: str, judge: Judge, scene: Scene) -> int:

@@ -60,12 +60,15 @@ HINT_ANNOTATIONS: Final = frozenset(
         "gpuwarden.dev/tenant",
         "gpuwarden.dev/gpu-memory",
         "gpuwarden.dev/batch-size",
+        "gpuwarden.dev/chosen-gpus",
     }
 )
 """Never guard, never block, never decide here."""
 
 CHOSEN_GPU: Final = "scheduler.radix.ai/chosen-gpu"
 """The GPU type that a hint chose for the pod. Anybody may write it: it moves nodes that pass."""
+CHOSEN_GPUS: Final = "gpuwarden.dev/chosen-gpus"
+"""The next best ones too, with weights: `A=100,B=73`. Trusted as little."""
 
 ASSIGNED_UUIDS: Final = "gpuwarden.dev/gpu-uuids-assigned"
 """What variables inside containers refer to."""

@@ -1,4 +1,4 @@
-"""One scoring service from start to end: opens the file, listens, writes what waits, and closes."""
+"""One scoring service from start to end: opens the database, listens, writes, and closes."""
 
 import asyncio
 import signal
@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
+from controller.scorer.databases import score_store
 from controller.scorer.http import score_app
 from controller.scorer.recorder import LISTENER, ScoreRecorder
-from controller.scorer.service import RETRY_S, Saving, ScoreService
+from controller.scorer.service import EXCHANGE_S, Saving, ScoreService
 from controller.scoring.learned import Learned
 from controller.scoring.parameters import Parameters
-from controller.store.scores import FileLock, InUseError
+from controller.store.learned_rows import InUseError, ScoreStore
 from controller.web.listener import ConnectionLimits, HttpServer
 from gpuwarden import __version__
-from gpuwarden.clock import SystemClock
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.report import effective
 from gpuwarden.settings.score import ScoreSection, ScoreSettings
@@ -54,42 +54,39 @@ async def run(
     *,
     announce: Callable[[str], None],
     stop: asyncio.Event | None = None,
-    retry_s: float = RETRY_S,
+    exchange_s: float = EXCHANGE_S,
 ) -> int:
     """Serve until SIGTERM, SIGINT or `stop`; `announce` gets the address. Returns the exit status.
 
-    A file that another process writes ends it at once. Any other trouble with the file does not.
+    A file that another process writes ends it at once. Any other trouble with a database does not.
     """
     settings, log = loaded.settings, logs.logger(SERVICE)
     log.info(Event.CONFIG_EFFECTIVE, config=effective(loaded))
     for finding in loaded.warnings:
         log.warning(Event.CONFIG_IGNORED, warning=str(finding))
-    lock = FileLock(settings.database)
+    store = score_store(settings.database, settings.database_password)
     try:
         with suppress(OSError):  # told once it is tried again
-            lock.take()
+            store.claim()
     except InUseError as error:
         log.error(Event.PROCESS_START_FAILED, detail=str(error))  # noqa: TRY400 -- says it all
         return EXIT_FAULT
-    try:
-        return await _serve(settings, lock, announce, stop or asyncio.Event(), retry_s)
-    finally:
-        lock.release()
+    return await _serve(settings, store, announce, stop or asyncio.Event(), exchange_s)
 
 
 async def _serve(
     settings: ScoreSettings,
-    lock: FileLock,
+    store: ScoreStore,
     announce: Callable[[str], None],
     stop: asyncio.Event,
-    retry_s: float,
+    exchange_s: float,
 ) -> int:
     log = logs.logger(SERVICE)
     instruments = Instruments(Process.SCORE, __version__)
     recorder = ScoreRecorder(instruments)
     parameters = parameters_of(settings.score)
     learned = Learned(parameters)
-    saving = Saving(learned, settings.database, lock, SystemClock(), recorder)
+    saving = Saving(learned, store, recorder)
     service = ScoreService(
         parameters,
         learned,
@@ -134,7 +131,7 @@ async def _serve(
     announce(address)
     log.info(Event.PROCESS_STARTED, version=__version__)
     tasks = [
-        asyncio.ensure_future(_retry(saving, retry_s)),
+        asyncio.ensure_future(_exchange(saving, exchange_s)),
         asyncio.ensure_future(_checkpoint(saving, float(settings.checkpoint_interval))),
     ]
     ended = asyncio.ensure_future(stop.wait())
@@ -159,11 +156,10 @@ def _obey_signals(stop: asyncio.Event) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
-async def _retry(saving: Saving, seconds: float) -> None:
+async def _exchange(saving: Saving, seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
-        if saving.problem or saving.unsaved:
-            await saving.write()
+        await saving.write()
 
 
 async def _checkpoint(saving: Saving, seconds: float) -> None:

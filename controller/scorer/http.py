@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
-from controller.scorer.service import ScoreService, SwitchedOffError
+from controller.scorer.service import ScoreService, SwitchedOffError, TooManyWaitError
 from controller.scoring.documents import BadRequestError, read_document
 from controller.web.server import (
     HEALTH_PATHS,
@@ -102,8 +102,8 @@ async def _answered(
     except BadRequestError as error:
         sink.refused(path, error.field or "body")
         return _problem(400, str(error), error.field)
-    except SwitchedOffError as error:
-        return _problem(404, str(error))
+    except (SwitchedOffError, TooManyWaitError) as error:
+        return _problem(404 if isinstance(error, SwitchedOffError) else 503, str(error))
     except TimeoutError:
         sink.failed(path, None)
         return _problem(503, "no answer in time")

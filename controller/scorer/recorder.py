@@ -98,7 +98,7 @@ class ScoreRecorder:
         self._forgotten.inc(rows)
 
     def store_changed(self, problem: str) -> None:
-        """The file takes everything again, or does not."""
+        """The database takes everything again, or does not."""
         self._stored.set(not problem)
         if problem:
             if not self._fails:
@@ -106,6 +106,11 @@ class ScoreRecorder:
         else:
             self._log.info(Event.SCORE_STORE_AVAILABLE)
         self._fails = bool(problem)
+
+    def read_whole(self, before: int, after: int) -> None:
+        """All rows were read: at the start, or because the database is not what it was."""
+        told = self._log.warning if after < before else self._log.info
+        told(Event.SCORE_STORE_READ, rows_before=before, rows=after)
 
     # --- requests
 

@@ -1,12 +1,11 @@
 """Answers of the scoring service: reads documents, scores, learns, and keeps what it learned.
 
-Answers come from memory. What is learned is written at once; while the file does not take it, rows
-wait here and are written when it does.
+Answers come from memory. What is learned is written at once; while the database does not take it,
+runs wait here and are written when it does.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from controller.scoring.assignment import NotEnoughError, transport_plan, whole_assignment
@@ -19,14 +18,16 @@ from controller.scoring.documents import (
     read_score,
     score_answer,
 )
-from controller.scoring.learned import Change, Key, Learned, Observation, Row
+from controller.scoring.learned import Before, Key, Learned, Observation, Row
 from controller.scoring.parameters import Parameters
 from controller.scoring.score import Job, NoneLargeEnoughError, Scored, Scorer
-from controller.store.scores import FileLock, InUseError, Rows, ScoreFile, ScoresUnavailableError
-from gpuwarden.clock import Clock
+from controller.store.learned_rows import News, Rows, ScoreStore, ScoresUnavailableError
+from gpuwarden.counted import counted
 
-RETRY_S: Final = 5.0
-"""After which a file that did not take what was learned is tried again."""
+EXCHANGE_S: Final = 5.0
+"""After which what waits is written, and what others wrote is read."""
+MOST_WAITING: Final = 100_000
+"""Names of job types, in runs that wait for the database."""
 MOST_RUN_IDS: Final = 20_000
 """Ids of runs that are remembered; who reports again does so soon."""
 _OFF: Final = "batch assignment is off: set score.enableSinkhorn (SCHEDULER_ENABLE_SINKHORN)"
@@ -48,87 +49,134 @@ class ScoreSink(Protocol):
         """Rows went because there were too many."""
 
     def store_changed(self, problem: str) -> None:
-        """The file takes everything again (empty), or does not, and why."""
+        """The database takes everything again (empty), or does not, and why."""
+
+    def read_whole(self, before: int, after: int) -> None:
+        """All rows were read; so many were remembered before, and after."""
 
 
 class SwitchedOffError(Exception):
     """The settings do not allow it."""
 
 
-class Saving:
-    """Keeps the file at what memory has; used from one event loop."""
+class TooManyWaitError(Exception):
+    """So much waits for the database that no more is learned; says how many runs, and for what."""
 
-    def __init__(
-        self, learned: Learned, path: Path, lock: FileLock, clock: Clock, sink: ScoreSink
-    ) -> None:
+
+class Saving:
+    """Keeps memory and database together; used from one event loop.
+
+    Memory is what the database had at the last exchange, and then the runs that wait, in order.
+    When others wrote meanwhile, those runs are taken back and learned again on top of that.
+    """
+
+    def __init__(self, learned: Learned, store: ScoreStore, sink: ScoreSink) -> None:
         self._learned = learned
-        self._file = ScoreFile(path, clock, self._found)
-        self._lock = lock
+        self._store = store
         self._sink = sink
         self._one_at_a_time = asyncio.Lock()
-        self._changed: dict[Key, None] = {}
-        """Keys whose rows the file has not, has older, or has still."""
-        self.problem = "the file has not been read yet"
+        self._waiting: list[Observation] = []
+        self._sent = 0
+        """How many of those are in the last write."""
+        self._going = 0
+        """How many rows go with it."""
+        self._durable: dict[Key, Row | None] = {}
+        """Rows as the database has them, where memory has them otherwise; None: none there."""
+        self._durable_before: dict[Key, Row | None] = {}
+        """The same of rows that are being written."""
+        self.problem = "the database has not been read yet"
         """Why what is learned is in memory alone; empty while it is durable."""
 
     @property
     def unsaved(self) -> int:
-        """Rows that the file has not, or has older."""
-        return len(self._changed)
+        """Rows that the database has not, or has older."""
+        return len(self._durable.keys() | self._durable_before.keys())
 
-    async def keep(self, change: Change) -> bool:
-        """Write a change; whether it is durable. Does not try a file that is in trouble."""
-        self._note(change)
+    async def keep(self, seen: Observation) -> bool:
+        """Learn from a run and write that; whether it is durable. Raises TooManyWaitError.
+
+        Does not try a database that is in trouble.
+        """
+        names = sum(1 + len(x.colocated) for x in self._waiting)
+        if names >= MOST_WAITING:
+            waiting = counted(len(self._waiting), "run")
+            raise TooManyWaitError(f"{waiting} waiting for the database: {self.problem}")
+        self._waiting.append(seen)
+        self._note(self._learned.observe(seen))
         async with self._one_at_a_time:
-            return not self.problem and await self._write()
+            return not self.problem and await self._write(at_least_once=False)
 
     async def write(self) -> bool:
-        """Open the file, unless it is open, and write what waits; whether all is durable."""
+        """Take what others wrote, and write what waits; whether all is durable."""
         async with self._one_at_a_time:
-            return await self._write()
+            return await self._write(at_least_once=True)
 
     async def checkpoint(self) -> None:
-        """Fold the write-ahead log, where everything is durable."""
+        """Put the database's files in order, where everything is durable."""
         if not self.problem:
             try:
-                await self._file.checkpoint()
+                await self._store.checkpoint()
             except ScoresUnavailableError as error:
                 self._tell(str(error))
 
     async def close(self) -> None:
-        """Close the file, unless it hangs."""
-        await self._file.close()
+        """End the use of the database."""
+        await self._store.close()
 
-    async def _write(self) -> bool:
+    async def _write(self, *, at_least_once: bool) -> bool:
         try:
-            self._lock.take()
-            await self._file.open()
-            while self._changed:
-                await self._write_once()
-        except (ScoresUnavailableError, InUseError, OSError) as error:
+            if at_least_once:
+                await self._exchange()
+            while self._durable:
+                await self._exchange()
+        except ScoresUnavailableError as error:
             self._tell(str(error))
             return False
         self._tell("")
         return True
 
-    async def _write_once(self) -> None:
-        keys, self._changed = self._changed, {}
-        rows = self._learned.rows(keys)
-        gone = tuple(keys.keys() - {row.key for row in rows})
+    async def _exchange(self) -> None:
         try:
-            await self._file.write(Rows(rows, gone))
+            await self._store.exchange(self._join)
+            del self._waiting[: self._sent]
+            self._sent = 0
+            if self._going:
+                self._sink.forgotten(self._going)
         except BaseException:
-            self._changed = {**keys, **self._changed}
+            self._durable |= self._durable_before
             raise
+        finally:
+            self._durable_before = {}
 
-    def _found(self, rows: Sequence[Row]) -> None:
-        """The file was read for the first time: what it has joins what was learned meanwhile."""
-        self._note(Change((), self._learned.merge(rows).removed))
+    def _join(self, news: News) -> Rows:
+        """Memory takes the news; the answer is what is to be written."""
+        if news.kept:
+            del self._waiting[: self._sent]
+        if news.is_any:
+            had = len(self._learned)
+            rows: dict[Key, Row | None] = dict(self._durable)
+            if news.is_whole:
+                rows = dict.fromkeys(row.key for row in self._learned.rows())
+            rows |= dict.fromkeys(news.removed)
+            rows |= {row.key: row for row in news.rows}
+            self._durable = {}
+            self._note(self._learned.correct(rows))
+            for seen in self._waiting:
+                self._note(self._learned.observe(seen))
+            if news.is_whole:
+                self._sink.read_whole(had, len(self._learned))
+        self._sent = len(self._waiting)
+        keys, self._durable = self._durable, {}
+        self._durable_before = keys
+        written = self._learned.rows(keys)
+        left = {row.key for row in written}
+        gone = tuple(key for key, row in keys.items() if row is not None and key not in left)
+        self._going = len(gone)
+        return Rows(written, gone)
 
-    def _note(self, change: Change) -> None:
-        self._changed.update(dict.fromkeys((*change.written, *change.removed)))
-        if change.removed:
-            self._sink.forgotten(len(change.removed))
+    def _note(self, before: Before) -> None:
+        for key, row in before.items():
+            self._durable.setdefault(key, row)
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:
@@ -176,7 +224,7 @@ class ScoreService:
         return score_answer(scored, self._node_label, request.warnings)
 
     async def observe(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """`/v1/observe`; raises BadRequestError."""
+        """`/v1/observe`; raises BadRequestError, TooManyWaitError."""
         seen = read_observation(document)
         if self._gpu_types and seen.gpu_type not in self._gpu_types:
             expected = f"a type that is configured ({', '.join(sorted(self._gpu_types))})"
@@ -185,7 +233,11 @@ class ScoreService:
             self._sink.repeated(seen)
             saved = not self._saving.problem and await self._saving.write()
             return {"status": "ok", "learned": False, "saved": saved, "repeated": True}
-        saved = await self._saving.keep(self._learned.observe(seen))
+        try:
+            saved = await self._saving.keep(seen)
+        except TooManyWaitError:
+            self._run_ids.pop(seen.run_id, None)
+            raise
         self._sink.observed(seen, saved=saved)
         return {"status": "ok", "learned": seen.succeeded, "saved": saved}
 

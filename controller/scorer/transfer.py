@@ -1,21 +1,19 @@
 """`gpuwarden-score export` and `import`: what was learned as lines of JSON, the first a header."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from controller.scorer.databases import all_rows, put_rows
 from controller.scoring.learned import Row
-from controller.store.scores import (
-    InUseError,
-    decode_row,
-    encode_row,
-    export_rows,
-    import_rows,
-)
+from controller.store.learned_rows import InUseError, decode_row, encode_row
 from controller.store.sqlite import StoreError
-from gpuwarden.settings.loader import SCORE
+from gpuwarden.settings.loader import SCORE, Inputs, SettingsError, load
+from gpuwarden.settings.score import ScoreSettings
+from gpuwarden.settings.start import read_secret_file
 
 HEADER: Final = '{"format":"gpuwarden-score","version":1}'
 _MOST_BYTES: Final = 1 << 30
@@ -26,16 +24,24 @@ def main(arguments: Sequence[str]) -> int:
     """Run one of the two; returns the exit status."""
     given = _parser().parse_args(arguments)
     try:
+        settings = _settings(given.database)
+        database, password = settings.database, settings.database_password
         if given.command == "export":
-            _write(given.output, export_rows(given.database))
+            _write(given.output, all_rows(database, password))
         else:
             rows = read_rows(_read(given.file))
-            import_rows(given.database, rows, replace=given.replace)
-            sys.stdout.write(f"{len(rows)} rows are in {given.database}\n")
-    except (StoreError, InUseError, OSError, ValueError) as error:
+            put_rows(database, password, rows, replace=given.replace)
+            sys.stdout.write(f"{len(rows)} rows are in {database}\n")
+    except (SettingsError, StoreError, InUseError, OSError, ValueError) as error:
         sys.stderr.write(f"gpuwarden-score {given.command}: {error}\n")
         return 1
     return 0
+
+
+def _settings(database: str | None) -> ScoreSettings:
+    """Where the database is: the flag, else what the service's variables say."""
+    flags = [] if database is None else [("database", database, "--database")]
+    return load(SCORE, Inputs(flags, os.environ, None, read_secret_file)).settings
 
 
 def read_rows(text: str) -> tuple[Row, ...]:
@@ -88,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     imports = commands.add_parser(
         "import",
         help="read what was learned elsewhere",
-        description="Stop the service first. Example: import learned.jsonl --replace",
+        description="Into a file: stop the service first. Example: import learned.jsonl --replace",
     )
     imports.add_argument(
         "file", type=Path, nargs="?", help="file of an export (default: standard input)"
@@ -98,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     for command in (export, imports):
         command.add_argument(
-            "--database", type=Path, default=_USUAL, help=f"SQLite file (default: {_USUAL})"
+            "--database",
+            help="SQLite file, or postgresql://USER@HOST:PORT/DATABASE with its password in"
+            " $GPUWARDEN_DATABASE_PASSWORD or in the file that $GPUWARDEN_DATABASE_PASSWORD_FILE"
+            f" names (default: $GPUWARDEN_DATABASE, else {_USUAL})",
         )
     return parser

@@ -83,13 +83,8 @@ class Row:
         return self.alone if self.alone.weight else self.beside
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What an observation changed."""
-
-    written: tuple[Key, ...]
-    removed: tuple[Key, ...] = ()
-    """Forgotten because there were too many; the ones unchanged for longest."""
+Before = Mapping[Key, Row | None]
+"""How each row was that has been written or forgotten; None: there was none."""
 
 
 class Learned:
@@ -106,11 +101,6 @@ class Learned:
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def last_number(self) -> int:
-        """How many observations it has taken in all."""
-        return self._number
 
     def rows(self, keys: Iterable[Key] | None = None) -> tuple[Row, ...]:
         """All rows, or those of `keys` that exist."""
@@ -136,8 +126,8 @@ class Learned:
 
     # --- learning
 
-    def observe(self, seen: Observation) -> Change:
-        """Learn from a run."""
+    def observe(self, seen: Observation) -> Before:
+        """Learn from a run; the pairs unchanged for longest go where there are too many."""
         self._number += 1
         row = self._pair(seen)
         if not seen.succeeded:
@@ -149,24 +139,16 @@ class Learned:
         slowed = self._slowed(seen, value - row.alone.mean) if row.alone.weight else []
         return self._put([beside, *slowed])
 
-    def merge(self, rows: Iterable[Row]) -> Change:
-        """Add what was learned elsewhere, or before; sums add up."""
-        found = []
-        for row in sorted(rows, key=lambda x: x.number):
-            mine = self._rows.get(row.key)
-            self._number = max(self._number, row.number)
-            if mine is not None:
-                row = replace(  # noqa: PLW2901 -- the same row, with more in it
-                    mine,
-                    alone=self._bounded(mine.alone.with_all(row.alone)),
-                    beside=self._bounded(mine.beside.with_all(row.beside)),
-                    failures=mine.failures + row.failures,
-                    driver=mine.driver or row.driver,
-                    image=mine.image or row.image,
-                    number=max(mine.number, row.number),
-                )
-            found.append(row)
-        return self._keep(found)
+    def correct(self, rows: Mapping[Key, Row | None]) -> Before:
+        """Have these rows as they are known elsewhere, None for none; what is too much goes."""
+        for key, row in rows.items():
+            if row is not None:
+                self._set(row)
+            elif key in self._rows:
+                self._forget(key)
+        self._rows = dict(sorted(self._rows.items(), key=lambda x: x[1].number))
+        self._number = max((row.number for row in self._rows.values()), default=0)
+        return self._bounds_kept(tuple(self._by_job), {})
 
     def _pair(self, seen: Observation) -> Row:
         key = Key(RowKind.PAIR, seen.job_type, seen.gpu_type)
@@ -206,33 +188,35 @@ class Learned:
     def _bounded(self, moments: Moments) -> Moments:
         return moments.at_most(float(self._parameters.retention_observations))
 
-    def _put(self, rows: list[Row]) -> Change:
-        return self._keep([replace(row, number=self._number) for row in rows])
-
-    def _keep(self, rows: list[Row]) -> Change:
+    def _put(self, rows: list[Row]) -> Before:
+        before = {row.key: self._rows.get(row.key) for row in rows}
         for row in rows:
-            self._rows.pop(row.key, None)
-            self._rows[row.key] = row
-            self._index(row)
-        removed = []
-        for job_type in {row.job_type for row in rows}:
+            self._set(replace(row, number=self._number))
+        return self._bounds_kept({row.job_type for row in rows}, before)
+
+    def _set(self, row: Row) -> None:
+        self._rows.pop(row.key, None)
+        self._rows[row.key] = row
+        self._index(row)
+
+    def _bounds_kept(self, job_types: Iterable[str], before: dict[Key, Row | None]) -> Before:
+        for job_type in job_types:
             pairs = self._by_job.get(job_type, {})
             while len(pairs) > MOST_TYPES:
-                removed.append(min(pairs.values(), key=lambda x: x.number).key)
-                self._forget(removed[-1])
+                oldest = min(pairs.values(), key=lambda x: x.number)
+                before.setdefault(oldest.key, self._forget(oldest.key))
         while len(self._rows) > self._parameters.max_pairs:
-            removed.append(next(iter(self._rows)))
-            self._forget(removed[-1])
-        written = tuple(row.key for row in rows if row.key in self._rows)
-        return Change(written, tuple(removed))
+            key = next(iter(self._rows))
+            before.setdefault(key, self._forget(key))
+        return before
 
     def _index(self, row: Row) -> None:
         if row.kind is RowKind.PAIR:
             self._by_job.setdefault(row.job_type, {})[row.other] = row
             self._by_gpu.setdefault(row.other, {})[row.job_type] = row
 
-    def _forget(self, key: Key) -> None:
-        del self._rows[key]
+    def _forget(self, key: Key) -> Row:
+        row = self._rows.pop(key)
         if key.kind is RowKind.PAIR:
             for index, name, other in (
                 (self._by_job, key.job_type, key.other),
@@ -241,6 +225,7 @@ class Learned:
                 del index[name][other]
                 if not index[name]:
                     del index[name]
+        return row
 
 
 def _shrunk(slowdowns: Moments) -> float:

@@ -7,19 +7,24 @@ when its transaction is on disk.
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from controller.scoring.learned import Key, Row
+from controller.scoring.learned import Row
+from controller.store.learned_rows import (
+    VERSION,
+    InUseError,
+    Learn,
+    News,
+    Rows,
+    ScoresUnavailableError,
+    encode_row,
+    row_of,
+)
 from controller.store.sqlite import Component, FileThread, StoreError, StoreFile, open_store
 from gpuwarden.clock import Clock
 
-VERSION: Final = 1
-"""Of the form of a row; a new field is a new version, with a migration of what is stored."""
 _OWNER_ONLY: Final = 0o600
 
 SCORES: Final = Component(
@@ -32,31 +37,6 @@ SCORES: Final = Component(
         ) WITHOUT ROWID""",
     ),
 )
-
-
-class InUseError(Exception):
-    """Another process writes the file; says which file."""
-
-
-class ScoresUnavailableError(Exception):
-    """The file cannot be read or written now; says why."""
-
-
-def encode_row(row: Row) -> str:
-    """A row as text."""
-    return msgspec.json.encode(row, order="deterministic").decode()
-
-
-def decode_row(text: str | bytes) -> Row:
-    """The row behind a text; raises StoreError."""
-    try:
-        row = msgspec.json.decode(text, type=Row)
-    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
-        raise StoreError(f"no row of version {VERSION}: {error}") from None
-    counts = (*(x for m in (row.alone, row.beside) for x in (m.weight, m.squares)), row.failures)
-    if min(*counts, row.number) < 0:
-        raise StoreError(f"no row of version {VERSION}: a count is below 0")
-    return row
 
 
 class FileLock:
@@ -97,40 +77,33 @@ class FileLock:
             self._descriptor = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """One write: rows to put in place, and keys whose rows go."""
-
-    written: tuple[Row, ...]
-    removed: tuple[Key, ...] = ()
-
-    @property
-    def is_change(self) -> bool:
-        """Whether it holds anything; without, it asks for a checkpoint."""
-        return bool(self.written or self.removed)
-
-
 class ScoreFile:
-    """Used from one event loop. Opens the file at the first call."""
+    """Implements `ScoreStore`. Opens the file at the first exchange."""
 
-    def __init__(self, path: Path, clock: Clock, found: Callable[[Sequence[Row]], None]) -> None:
-        """`found` gets all rows of the file once, before the first write."""
-        self._found = found
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._lock = FileLock(path)
         self._has_read = False
         """On the thread."""
-        self.is_open = False
-        """Whether `found` has been called."""
-        self._thread: FileThread[Rows, tuple[Row, ...]] = FileThread(
+        self._news = News()
+        self._thread: FileThread[Rows, tuple[Row, ...] | None] = FileThread(
             path, SCORES, self._work, self._take, clock=clock, unavailable=ScoresUnavailableError
         )
 
-    async def open(self) -> None:
-        """Read what is there, unless it was read before; raises ScoresUnavailableError."""
-        await self._thread.answered(self._thread.ask(None))
+    def claim(self) -> None:
+        """Let no other process write; raises InUseError, OSError."""
+        self._lock.take()
 
-    async def write(self, rows: Rows) -> None:
-        """Make rows durable, or raise ScoresUnavailableError; only after `open`."""
-        await self._thread.answered(self._thread.ask(rows))
+    async def exchange(self, learn: Learn) -> None:
+        """Give `learn` all rows the first time, and write its answer."""
+        try:
+            self._lock.take()
+        except (InUseError, OSError) as error:
+            raise ScoresUnavailableError(str(error)) from None
+        await self._thread.answered(self._thread.ask(None))
+        news, self._news = self._news, News()
+        rows = learn(news)
+        if rows.is_change:
+            await self._thread.answered(self._thread.ask(rows))
 
     async def checkpoint(self) -> None:
         """Fold the write-ahead log into the file; raises ScoresUnavailableError."""
@@ -139,12 +112,13 @@ class ScoreFile:
     async def close(self) -> None:
         """Let what waits be written and close the file, unless it hangs."""
         await self._thread.close()
+        self._lock.release()
 
     def _work(
         self, connection: sqlite3.Connection, jobs: list[Rows]
-    ) -> tuple[list[bool], tuple[Row, ...]]:
-        """On the thread."""
-        rows = () if self._has_read else read_all(connection)
+    ) -> tuple[list[bool], tuple[Row, ...] | None]:
+        """On the thread: an empty write asks for a checkpoint. All rows, the first time."""
+        rows = None if self._has_read else read_all(connection)
         if any(job.is_change for job in jobs):
             write_all(connection, jobs)
         if not all(job.is_change for job in jobs):
@@ -152,10 +126,9 @@ class ScoreFile:
         self._has_read = True
         return [True] * len(jobs), rows
 
-    def _take(self, _file: StoreFile, rows: tuple[Row, ...], _read_ns: int) -> None:
-        if not self.is_open:
-            self.is_open = True
-            self._found(rows)
+    def _take(self, _file: StoreFile, rows: tuple[Row, ...] | None, _read_ns: int) -> None:
+        if rows is not None:
+            self._news = News(rows, is_whole=True)
 
 
 # --- export and import
@@ -202,13 +175,7 @@ def import_rows(path: Path, rows: Sequence[Row], *, replace: bool) -> None:
 def read_all(connection: sqlite3.Connection) -> tuple[Row, ...]:
     """All rows; raises sqlite3.Error, StoreError."""
     found = connection.execute("SELECT kind, job_type, other, row FROM learned").fetchall()
-    rows = []
-    for kind, job_type, other, text in found:
-        row = decode_row(text)
-        if (row.kind.value, row.job_type, row.other) != (kind, job_type, other):
-            raise StoreError(f"the row of {kind} {job_type!a} {other!a} is about something else")
-        rows.append(row)
-    return tuple(rows)
+    return tuple(row_of(*columns) for columns in found)
 
 
 def write_all(connection: sqlite3.Connection, writes: Iterable[Rows]) -> None:

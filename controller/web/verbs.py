@@ -22,7 +22,8 @@ from controller.placement.filter_and_score import (
     filter_nodes,
     prioritize_nodes,
 )
-from controller.placement.keys import CHOSEN_GPU, RequirementRules
+from controller.placement.gpu_type import chosen_types
+from controller.placement.keys import RequirementRules
 from controller.placement.pod import Pod, decode_pod
 from controller.placement.preemption import none_of, preempt_nodes, waits_for
 from controller.placement.refusals import message
@@ -146,7 +147,7 @@ class ExtenderVerbs:
             return Answer(200, zeros, "untouched")
         if self.not_ready() is not None:
             return Answer(200, zeros, "not_ready")
-        chosen = args.pod.annotations.get(CHOSEN_GPU)
+        chosen = chosen_types(args.pod.annotations)
         scores = prioritize_nodes(args.names, needs, self._scene(args.pod, needs), chosen)
         return Answer(200, encode_priorities(scores), "passed")
 

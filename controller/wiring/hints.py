@@ -47,7 +47,9 @@ def hint_parts(
     if hints.scheduler_url is None or cluster is None or cluster.hinted is None:
         return None
     clock, recorder = conditions.clock, HintRecorder(instruments)
-    scorer = HttpScorer(hints.scheduler_url, hints.timeout.seconds)
+    scorer = HttpScorer(
+        hints.scheduler_url, hints.timeout.seconds, ca=hints.ca, token=hints.auth_token
+    )
     runs = _run_reporter(cluster, scenes, scorer, recorder, clock) if hints.observe else None
     sources = HintSources(
         ask=scorer.ask,

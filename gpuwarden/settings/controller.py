@@ -369,6 +369,17 @@ class HintSettings:
             aliases=("SCHEDULER_URL",),
         ),
     ] = None
+    ca: Annotated[
+        Path | None,
+        Spec(
+            keys.PATH,
+            "PEM file of the authorities that prove a scorer with `https://`, in place of the"
+            " system's",
+        ),
+    ] = None
+    auth_token: Annotated[
+        str | None, Spec(keys.SECRET, "bearer token for the scorer", secret=True)
+    ] = None
     observe: Annotated[
         bool,
         Spec(

@@ -11,19 +11,9 @@ from pathlib import Path
 from typing import Annotated
 
 from gpuwarden.settings import keys
+from gpuwarden.settings.database import SslMode
 from gpuwarden.settings.keys import Spec
 from gpuwarden.settings.values import Duration
-
-
-class SslMode(StrEnum):
-    """How a connection to PostgreSQL is protected, as libpq says it."""
-
-    DISABLE = "disable"
-    ALLOW = "allow"
-    PREFER = "prefer"
-    REQUIRE = "require"
-    VERIFY_CA = "verify-ca"
-    VERIFY_FULL = "verify-full"
 
 
 class ObjectFormat(StrEnum):

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_t
 from gpuwarden.dead_letter_files import EXPORTERS as EXPORTER_NAMES
 from gpuwarden.identity.spiffe_id import SpiffeIdError, parse_spiffe_id, parse_trust_domain
 from gpuwarden.identity.spiffe_id import is_node_name as _is_dns_subdomain
+from gpuwarden.settings.database import SCHEMES, PostgresDatabase
 from gpuwarden.settings.values import (
     Address,
     Duration,
@@ -131,6 +132,14 @@ def _path(text: str) -> Path:
 def _absolute_path(text: str) -> Path:
     if not text.startswith("/"):
         raise ValueError("an absolute path")
+    return _path(text)
+
+
+def _score_database(text: str) -> Path | PostgresDatabase:
+    if text.startswith(tuple(f"{scheme}:" for scheme in SCHEMES)):
+        return PostgresDatabase.parse(text)
+    if "://" in text:
+        raise ValueError("a path")
     return _path(text)
 
 
@@ -389,6 +398,11 @@ COUNT_OR_OFF: Kind[int | None] = Kind(
 )
 PATH: Kind[Path] = Kind("a path", _path)
 ABSOLUTE_PATH: Kind[Path] = Kind("an absolute path", _absolute_path)
+SCORE_DATABASE: Kind[Path | PostgresDatabase] = Kind(
+    "a path, or postgresql://USER@HOST:PORT/DATABASE, perhaps with ?sslmode=MODE and"
+    " &sslrootcert=FILE; no password in it",
+    _score_database,
+)
 PATH_OR_OFF: Kind[Path | None] = Kind(
     "an absolute path, or off", _absolute_path_or_off, shape=Shape.WORD
 )

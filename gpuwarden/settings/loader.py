@@ -25,7 +25,7 @@ from gpuwarden.settings.keys import (
     build,
     keys_of,
 )
-from gpuwarden.settings.rules import agent_rules, controller_rules
+from gpuwarden.settings.rules import agent_rules, controller_rules, score_rules
 from gpuwarden.settings.score import KIND as SCORE_KIND
 from gpuwarden.settings.score import ScoreSettings
 from gpuwarden.settings.unknown_names import unknown_flag, unknown_key, unknown_variable
@@ -135,7 +135,7 @@ class ConfigType(Generic[S]):
 
 AGENT = ConfigType(AGENT_KIND, AgentSettings, agent_rules)
 CONTROLLER = ConfigType(CONTROLLER_KIND, ControllerSettings, controller_rules)
-SCORE = ConfigType(SCORE_KIND, ScoreSettings, lambda _: [])
+SCORE = ConfigType(SCORE_KIND, ScoreSettings, score_rules)
 CONFIG_TYPES: Mapping[str, ConfigType[Any]] = {
     config.kind: config for config in (AGENT, CONTROLLER, SCORE)
 }

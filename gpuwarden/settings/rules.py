@@ -13,6 +13,8 @@ from gpuwarden.settings.controller import (
     Scheduling,
     StoreKind,
 )
+from gpuwarden.settings.database import PostgresDatabase
+from gpuwarden.settings.score import ScoreSettings
 from gpuwarden.settings.values import Address, Duration
 
 
@@ -48,6 +50,15 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_export(settings),
         *_telemetry(settings),
     ]
+
+
+def score_rules(settings: ScoreSettings) -> list[Finding]:
+    """Return what does not fit together in a scoring service's settings."""
+    is_server = isinstance(settings.database, PostgresDatabase)
+    if not is_server or settings.database_password is not None:
+        return []
+    expected = "a password with database: postgresql://…, best in a file (databasePasswordFile)"
+    return [Finding("databasePassword", "nothing", expected)]
 
 
 def _lease(settings: ControllerSettings) -> list[Finding]:
@@ -98,7 +109,10 @@ def _admission(settings: ControllerSettings) -> list[Finding]:
 
 
 def _hints(settings: ControllerSettings) -> list[Finding]:
-    url = settings.hints.scheduler_url
+    url, ca = settings.hints.scheduler_url, settings.hints.ca
+    if ca is not None and not (url or "").startswith("https://"):
+        expected = "hints.schedulerUrl: https://… with it"
+        return [Finding("hints.ca", str(ca), expected)]
     if url is None:
         return []
     if settings.admission.tls.cert is None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Annotated
 
 from gpuwarden.settings import keys
+from gpuwarden.settings.database import PostgresDatabase
 from gpuwarden.settings.keys import Spec
 from gpuwarden.settings.shared import LogFormat, LogLevel
 from gpuwarden.settings.values import Address
@@ -161,13 +162,17 @@ class ScoreSettings:
         ),
     ] = Address("127.0.0.1", 8080)
     database: Annotated[
-        Path,
+        Path | PostgresDatabase,
         Spec(
-            keys.PATH,
-            "SQLite file for what is learned; one process writes it",
+            keys.SCORE_DATABASE,
+            "what is learned is kept there: an SQLite file, which one process writes, or a database"
+            " of PostgreSQL, which several replicas share",
             aliases=("SCHEDULER_SQLITE_PATH",),
         ),
     ] = Path("/var/lib/gpuwarden/score.db")
+    database_password: Annotated[
+        str | None, Spec(keys.SECRET, "password for PostgreSQL", secret=True)
+    ] = None
     checkpoint_interval: Annotated[
         int,
         Spec(

@@ -938,6 +938,10 @@ class Event(StrEnum):
         "what was learned is in memory alone, and why; once per outage",
     )
     SCORE_STORE_AVAILABLE = "score.store.available", "everything that was learned is durable again"
+    SCORE_STORE_READ = (
+        "score.store.read",
+        "all that was learned was read, at the start or because the database is not what it was",
+    )
     SCORE_DECIDED = "score.decided", "a job was scored: the chosen type, its score, and how"
     SCORE_OBSERVED = "score.observed", "a run was reported to the scoring service"
     SCORE_REPEATED = "score.repeated", "a run was reported once more, and not learned again"

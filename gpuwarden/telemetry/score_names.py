@@ -71,6 +71,8 @@ SCORE_RUNS = _counter(
     "result",
 )
 SCORE_STORED = _gauge("score_store_available", "1 while what is learned is durable, else 0.")
-SCORE_UNSAVED = _gauge("score_unsaved_rows", "Rows in memory that the file has not, or has older.")
+SCORE_UNSAVED = _gauge(
+    "score_unsaved_rows", "Rows in memory that the database has not, or has older."
+)
 SCORE_ROWS = _gauge("score_rows", "Pairs that are remembered.")
 SCORE_FORGOTTEN = _counter("score_forgotten_rows", "Pairs that went because there were too many.")

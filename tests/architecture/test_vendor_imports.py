@@ -71,7 +71,7 @@ ALLOWED: dict[str, set[str]] = {
         "controller/kube/store.py",
     },
     "obstore": {"controller/export/s3.py"},
-    "psycopg": {"controller/export/postgres.py"},
+    "psycopg": {"controller/export/postgres.py", "controller/store/postgres_scores.py"},
     "cyclopts": {"gpuwarden/cli/"},
 }
 

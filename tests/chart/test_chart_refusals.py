@@ -111,6 +111,14 @@ def refused(values: dict[str, Any], **options: Any) -> str:
             {"hints": {"schedulerUrl": "agent:8080"}},
             'hints.schedulerUrl: "agent:8080", expected an http:// or https:// URL',
         ),
+        (
+            {"hints": {"schedulerUrl": "http://agent:8080", "caBundle": "x"}},
+            "hints.caBundle: given, expected hints.schedulerUrl: https://… with it",
+        ),
+        (
+            {"hints": {"schedulerUrl": "https://agent:8080", "caBundle": "x"}},
+            "hints.caBundle: no PEM text",
+        ),
         ({"resources": {"limits": {"cpu": "1"}}}, "here it is controller.resources, scheduler."),
         ({"nodeSelector": {"a": "b"}}, "nodeSelector: given, expected nothing"),
         ({"tolerations": [{}]}, "tolerations: given, expected nothing"),
@@ -149,6 +157,14 @@ HEADERS = "GPUWARDEN_TELEMETRY_OTLP_HEADERS"
         (
             {"controller": {"config": {"telemetry": {"otlpHeaders": f"a={SECRET}"}}}},
             f"telemetry.otlpHeaders: {NONE} Give {HEADERS} by valueFrom.secretKeyRef in contr",
+        ),
+        (
+            {"controller": {"config": {"hints": {"authToken": SECRET}}}},
+            f"hints.authToken: {NONE} Give GPUWARDEN_HINTS_AUTH_TOKEN by valueFrom.secretKeyRef in",
+        ),
+        (
+            {"hints": {"scorer": {"config": {"databasePassword": SECRET}}}},
+            f"{NONE} Give GPUWARDEN_DATABASE_PASSWORD by valueFrom.secretKeyRef in hints.scorer.ex",
         ),
         (
             {"controller": {"extraEnv": [{"name": "POSTGRES_PASSWORD", "value": SECRET}]}},

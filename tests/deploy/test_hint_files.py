@@ -130,6 +130,17 @@ def test_the_controller_is_told_by_the_new_name_and_the_old(section: str, *, obs
     assert (warning in notes(values)) is (section == "webhook")
 
 
+def test_the_controller_is_given_the_authorities_of_a_scorer() -> None:
+    pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----"
+    hints = {"schedulerUrl": "https://scheduler-agent:8443", "caBundle": pem}
+    files = one(render({**REQUIRED, "hints": hints}), "ConfigMap", "gpuwarden-controller-config")
+    text = files["data"]["controller.yaml"]
+    environment = {"POD_NAME": "p", "POD_NAMESPACE": "n"}
+    loaded = load(CONTROLLER, Inputs((), environment, ("f", text.encode()))).settings
+    assert loaded.hints.ca == Path("/etc/gpuwarden/config/scorer-ca.pem")
+    assert files["data"]["scorer-ca.pem"].strip() == pem
+
+
 def test_without_a_scorer_the_chart_has_nothing_of_it() -> None:
     found = render(REQUIRED)
     assert "hints" not in one(found, "ConfigMap", "gpuwarden-controller-config")["data"]

@@ -85,11 +85,28 @@ def test_it_listens_where_the_service_leads_and_writes_where_the_volume_is(
     (served,) = chart["Service/gpuwarden-score"]["spec"]["ports"]
     assert (served["port"], served["targetPort"]) == (8080, port["name"])
     mounts = {x["mountPath"]: x["name"] for x in container["volumeMounts"]}
+    assert isinstance(settings.database, Path)
     assert mounts[str(settings.database.parent)] == "data"
     (claim,) = chart[SCORER]["spec"]["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == "data"
     assert container["args"] == ["--config", "/etc/gpuwarden/score/score.yaml"]
     assert mounts["/etc/gpuwarden/score"] == "config"
+
+
+def test_several_replicas_share_a_database_of_postgresql() -> None:
+    url = "postgresql://score@db.example.org:5432/score?sslmode=verify-full"
+    secret = {"secretKeyRef": {"name": "score-database", "key": "password"}}
+    variable = {"name": "GPUWARDEN_DATABASE_PASSWORD", "valueFrom": secret}
+    scorer = {"enabled": True, "replicas": 2, "config": {"database": url}, "extraEnv": [variable]}
+    found = render({**REQUIRED, "hints": {"scorer": scorer}})
+    assert faults(found, "1.35") == []
+    served = one(found, "StatefulSet", "gpuwarden-score")
+    assert served["spec"]["replicas"] == 2
+    assert container_of(served)["env"] == [variable]
+    text = one(found, "ConfigMap", "gpuwarden-score-config")["data"]["score.yaml"]
+    given = {"GPUWARDEN_DATABASE_PASSWORD": "p"}
+    settings = load(SCORE, Inputs((), given, ("score.yaml", text.encode()))).settings
+    assert str(settings.database) == url
 
 
 def test_only_the_controllers_reach_it(chart: dict[Key, Object]) -> None:
@@ -133,11 +150,20 @@ def test_a_trial_keeps_nothing() -> None:
             {"config": {"log": {"password": "x"}}},
             r"valueFrom.secretKeyRef in hints.scorer.extraEnv",
         ),
+        (
+            {"replicas": 2},
+            r"hints.scorer.replicas: 2, expected hints.scorer.config.database: postgresql://",
+        ),
+        (
+            {"replicas": 2, "config": {"database": "/var/lib/gpuwarden/score.db"}},
+            r"hints.scorer.replicas: 2, expected hints.scorer.config.database: postgresql://",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(hints: dict[str, Any], told: str) -> None:
-    config = {"config": hints.pop("config")} if "config" in hints else {}
-    values = {**REQUIRED, "hints": {**hints, "scorer": {"enabled": True, **config}}}
+    scorer = {x: hints[x] for x in ("config", "replicas") if x in hints}
+    others = {x: value for x, value in hints.items() if x not in scorer}
+    values = {**REQUIRED, "hints": {**others, "scorer": {"enabled": True, **scorer}}}
     with pytest.raises(RefusedError, match=told):
         render(values)
 

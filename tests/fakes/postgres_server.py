@@ -92,6 +92,26 @@ class PostgresServer:
             self.process.wait(HANG_S)
             self.process = None
 
+    @contextlib.contextmanager
+    def tls(self, certificate: Path, key: Path) -> Iterator[None]:
+        """Offer TLS meanwhile."""
+        data, own = self.folder / "data", "postgresql.auto.conf"
+        for name, source in (("server.crt", certificate), ("server.key", key)):
+            (data / name).touch(mode=0o600)
+            (data / name).write_bytes(source.read_bytes())
+            if self.user is not None:
+                os.chown(data / name, self.user.pw_uid, self.user.pw_gid)
+        self.stop()
+        before = (data / own).read_text()
+        (data / own).write_text(f"{before}ssl = on\n")
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
+            (data / own).write_text(before)
+            self.start()
+
     def connected(self) -> psycopg.Connection[Any]:
         return psycopg.connect(
             host="127.0.0.1",

@@ -8,7 +8,8 @@ from controller.scorer.service import Saving, ScoreService, ScoreSink
 from controller.scoring.learned import Learned, Observation
 from controller.scoring.parameters import Parameters
 from controller.scoring.score import Job, Scored
-from controller.store.scores import FileLock
+from controller.store.learned_rows import ScoreStore
+from controller.store.scores import ScoreFile
 from gpuwarden.clock import SystemClock
 
 RUN = {"job_type": "train", "gpu_type": "A100-80GB", "measured_runtime_s": 100}
@@ -24,6 +25,7 @@ class Heard:
         self.saved: list[bool] = []
         self.problems: list[str] = []
         self.gone = 0
+        self.whole: list[tuple[int, int]] = []
         self.again: list[str] = []
 
     def decided(self, job: Job, scored: Scored, ratio: float) -> None:
@@ -43,20 +45,29 @@ class Heard:
     def store_changed(self, problem: str) -> None:
         self.problems.append(problem)
 
+    def read_whole(self, before: int, after: int) -> None:
+        self.whole.append((before, after))
+
 
 class Running:
-    """A service on a file."""
+    """A service on a database, a file if no other is given."""
 
-    def __init__(self, path: Path, sink: ScoreSink | None = None, **parameters: Any) -> None:
+    def __init__(
+        self,
+        path: Path = Path("/nowhere"),
+        sink: ScoreSink | None = None,
+        *,
+        store: ScoreStore | None = None,
+        **parameters: Any,
+    ) -> None:
         self.path = path
         self.heard = Heard()
         sink = sink or self.heard
-        self.lock = FileLock(path)
         given = Parameters(**parameters)
-        learned = Learned(given)
-        self.saving = Saving(learned, path, self.lock, SystemClock(), sink)
+        self.learned = Learned(given)
+        self.saving = Saving(self.learned, store or ScoreFile(path, SystemClock()), sink)
         self.service = ScoreService(
-            given, learned, self.saving, sink, gpu_types={}, node_label="class"
+            given, self.learned, self.saving, sink, gpu_types={}, node_label="class"
         )
 
     async def runs(self) -> float:
@@ -72,7 +83,6 @@ class Running:
 
     async def end(self) -> None:
         await self.saving.close()
-        self.lock.release()
 
     def sql(self, text: str) -> None:
         connection = sqlite3.connect(self.path)

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import math
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -19,6 +21,7 @@ class FakeScorer:
     def __init__(self) -> None:
         self.url = ""
         self.questions: list[dict[str, Any]] = []
+        self.tokens: list[str | None] = []
         self.runs: list[dict[str, Any]] = []
         """What it was told."""
         self.score: float = 85
@@ -32,6 +35,7 @@ class FakeScorer:
     async def take(self, request: web.Request) -> web.Response:
         asked = await request.json()
         self.questions.append(asked)
+        self.tokens.append(request.headers.get("Authorization"))
         if self.is_slow:
             await self.over.wait()
         if self.lie is not None or self.status != 200:
@@ -72,17 +76,22 @@ class FakeScorer:
 
 
 @contextlib.asynccontextmanager
-async def fake_scorer() -> AsyncIterator[FakeScorer]:
+async def fake_scorer(tls: tuple[Path, Path] | None = None) -> AsyncIterator[FakeScorer]:
+    """With TLS, if files of a certificate and its key are given."""
     found = FakeScorer()
     app = web.Application()
     app.router.add_post("/v1/score", found.take)
     app.router.add_post("/v1/observe", found.learn)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    context = None
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
     host, port = runner.addresses[0][:2]
-    found.url = f"http://{host}:{port}"
+    found.url = f"http{'s' if tls else ''}://{host}:{port}"
     try:
         yield found
     finally:

@@ -16,6 +16,7 @@ from controller.runs.observation import observation_body
 from controller.scoring.learned import Observation
 from controller.web.scorer import HttpScorer
 from tests.builders.hinted import answer
+from tests.builders.web_certificates import WebCa
 from tests.fakes.http_receiver import raw_server
 from tests.fakes.score_program import gpuwarden_score
 from tests.fakes.scorer import fake_scorer
@@ -36,8 +37,10 @@ MEMORY = {"NVIDIA-A100-SXM4-80GB": 79.648, "NVIDIA-L4": 22.5}
 
 
 @contextlib.asynccontextmanager
-async def asking(url: str, timeout_s: float = 10.0) -> AsyncIterator[HttpScorer]:
-    scorer = HttpScorer(url, timeout_s)
+async def asking(
+    url: str, timeout_s: float = 10.0, *, ca: Path | None = None, token: str | None = None
+) -> AsyncIterator[HttpScorer]:
+    scorer = HttpScorer(url, timeout_s, ca=ca, token=token)
     try:
         yield scorer
     finally:
@@ -156,6 +159,55 @@ async def test_what_is_no_http_is_no_answer(said: bytes) -> None:
     async with raw_server(handle) as server, asking(server.url) as client:
         found, _ = await fault(client)
         assert found is ScoreFault.CONNECTION
+
+
+# --- TLS
+
+
+async def test_its_own_authority_proves_a_scorer(tmp_path: Path) -> None:
+    ca = WebCa(tmp_path, "ca")
+    async with fake_scorer(ca.issue("scorer", server=True)) as server:
+        async with asking(server.url, ca=ca.file, token="secret") as client:  # noqa: S106 -- a test's
+            assert await client.ask(score_request(Features("t"), TYPES, (), {}))
+        assert server.tokens == ["Bearer secret"]
+        async with asking(server.url, ca=ca.file) as client:
+            assert await client.ask(score_request(Features("t"), TYPES, (), {}))
+        assert server.tokens[1:] == [None]
+
+
+async def test_a_certificate_that_proves_nothing_is_no_scorer(tmp_path: Path) -> None:
+    ca, other = WebCa(tmp_path, "ca"), WebCa(tmp_path, "other")
+    unknown = "certificate of 127.0.0.1: unable to get local issuer certificate"
+    async with fake_scorer(ca.issue("right", server=True)) as server:
+        for trusted in (other.file, None):
+            async with asking(server.url, ca=trusted) as client:
+                assert await fault(client) == (ScoreFault.CONNECTION, unknown)
+    name = "certificate of 127.0.0.1: IP address mismatch, certificate is not valid for '127.0.0.1'"
+    async with (
+        fake_scorer(ca.issue("wrong", server=True, names=("scorer.ml",))) as server,
+        asking(server.url, ca=ca.file) as client,
+    ):
+        found, text = await fault(client)
+        assert (found, text.rstrip(".")) == (ScoreFault.CONNECTION, name)
+        assert server.questions == []
+
+
+async def test_a_new_authority_counts_from_the_next_question_on(tmp_path: Path) -> None:
+    old, new = WebCa(tmp_path, "old"), WebCa(tmp_path, "new")
+    file = tmp_path / "trusted.pem"
+    async with (
+        fake_scorer(new.issue("scorer", server=True)) as server,
+        asking(server.url, ca=file) as client,
+    ):
+        text = f"hints.ca: {file}: No such file or directory"
+        assert await fault(client) == (ScoreFault.CONNECTION, text)
+        file.write_text("no certificate")
+        text = f"hints.ca: {file}: no PEM certificates"
+        assert await fault(client) == (ScoreFault.CONNECTION, text)
+        file.write_bytes(old.file.read_bytes())
+        assert (await fault(client))[0] is ScoreFault.CONNECTION
+        file.write_bytes(new.file.read_bytes())
+        assert await client.ask(score_request(Features("t"), TYPES, (), {}))
 
 
 async def test_it_can_be_closed_unused() -> None:

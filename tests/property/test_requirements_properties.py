@@ -71,9 +71,9 @@ READ = {
 """Requirements of docs/reference/requirements.md with their keys; besides labels of GPUs."""
 OTHERS_BUSINESS = {
     "gpuwarden.dev/job-type", "gpuwarden.dev/tenant", "gpuwarden.dev/gpu-memory",
-    "gpuwarden.dev/batch-size", "gpuwarden.dev/gpu-uuids-assigned", "gpuwarden.dev/reservation-id",
-    "gpuwarden.dev/node", "gpuwarden.dev/attestation-hash", "gpuwarden.dev/guarantee-given",
-    "gpuwarden.dev/guarantee-limit",
+    "gpuwarden.dev/batch-size", "gpuwarden.dev/chosen-gpus", "gpuwarden.dev/gpu-uuids-assigned",
+    "gpuwarden.dev/reservation-id", "gpuwarden.dev/node", "gpuwarden.dev/attestation-hash",
+    "gpuwarden.dev/guarantee-given", "gpuwarden.dev/guarantee-limit",
 }  # fmt: skip
 """Hints, and results, which admission refuses."""
 SEED_RESULTS = {"fudo.org/gpu.uuid", "fudo.org/gpu.reservation-id", "fudo.org/gpu.node"}

@@ -49,5 +49,6 @@ def test_a_finding_says_what_is_wrong_where(finding: Finding, text: str) -> None
 
 def test_a_quoted_text_is_short_and_has_no_password() -> None:
     assert quoted("https://me:secret@host/\n") == r"'https://<redacted>@host/\n'"
+    assert quoted("x://me:a/b@c@host/d") == "'x://<redacted>@host/d'"
     assert quoted("x" * 121) == ascii("x" * 120 + "…")
     assert quoted("x" * 120) == f"'{'x' * 120}'"

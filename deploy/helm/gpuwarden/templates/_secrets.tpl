@@ -8,7 +8,10 @@ Takes `path` of the group and `given`, a map. No value is shown.
 {{- if kindIs "map" $value }}
 {{- include "gpuwarden.refuseSecrets" (dict "path" $path "given" $value) }}
 {{- else if and $value (regexMatch "(?i)(password|passwd|token|secret|secret_?access_?key|api_?key|credentials?|otlpheaders)$" $key) }}
-{{- $variables := dict "authToken" "HTTP_AUTH_TOKEN" "password" "POSTGRES_PASSWORD" "otlpHeaders" "GPUWARDEN_TELEMETRY_OTLP_HEADERS" }}
+{{- $variables := dict "authToken" "HTTP_AUTH_TOKEN" "password" "POSTGRES_PASSWORD" "otlpHeaders" "GPUWARDEN_TELEMETRY_OTLP_HEADERS" "databasePassword" "GPUWARDEN_DATABASE_PASSWORD" }}
+{{- if regexMatch "(^|\\.)hints\\.authToken$" $path }}
+{{- $_ := set $variables "authToken" "GPUWARDEN_HINTS_AUTH_TOKEN" }}
+{{- end }}
 {{- $instead := printf "Give %s by valueFrom.secretKeyRef in %s.extraEnv" (get $variables $key | default "its variable") (regexReplaceAll "\\.(config|settings)\\..*$" $path "") }}
 {{- if regexMatch "(^|\\.)export\\." $path }}
 {{- $instead = printf "Put it as %s into the Secret that export.existingSecret names" (get $variables $key | default "its variable") }}

@@ -42,6 +42,9 @@ scheduling:
 hints:
   schedulerUrl: {{ . | quote }}
   observe: {{ $.Values.hints.observe }}
+  {{- if $.Values.hints.caBundle }}
+  ca: /etc/gpuwarden/config/scorer-ca.pem
+  {{- end }}
 {{- end }}
 {{- $folder := include "gpuwarden.certificateFolder" . }}
 {{- if eq .Values.certificates.mode "self-managed" }}

@@ -14,11 +14,14 @@ from controller.admission.hint_patch import (
     hinting,
 )
 from controller.admission.hint_score import Score
+from controller.placement.gpu_type import chosen_types
 from sandbox.kube.json_patch import applied
 from tests.builders.admitted_pods import documents
 from tests.builders.hinted import (
     A100_TYPE,
     CLASS,
+    H100_TYPE,
+    L4_TYPE,
     PRODUCT,
     Document,
     hinted_pod,
@@ -36,7 +39,7 @@ CLASSES = {
 DECIDED = Decided(
     Score(85.0, A100_TYPE),
     "training",
-    (PRODUCT, ("A100", "A100-SHARED")),
+    {A100_TYPE: (PRODUCT, ("A100", "A100-SHARED")), L4_TYPE: (CLASS, ("l4",))},
     (CLASS, PRODUCT),
     "gpu-high",
     1_780_000_000,
@@ -55,7 +58,7 @@ def decided(**changes: Any) -> Decided:
         **{
             "score": DECIDED.score,
             "job_type": DECIDED.job_type,
-            "label": DECIDED.label,
+            "labels": DECIDED.labels,
             "label_keys": DECIDED.label_keys,
             "priority_class": DECIDED.priority_class,
             "epoch_s": DECIDED.epoch_s,
@@ -108,6 +111,25 @@ def test_all_that_a_pod_gets() -> None:
     }
     del pod["metadata"]["annotations"]
     assert made == pod
+
+
+def test_the_next_best_types_are_preferred_less() -> None:
+    others = ((H100_TYPE, 80), (L4_TYPE, 7))
+    made = hinted(hinted_pod(), decided(score=Score(85.0, A100_TYPE, others=others)))
+    l4 = {"key": CLASS, "operator": "In", "values": ["l4"]}
+    to_l4 = {"weight": 7, "preference": {"matchExpressions": [l4]}}
+    assert made["spec"]["affinity"]["nodeAffinity"] == {PREFERRED: [TO_NODES, to_l4]}
+    annotations = made["metadata"]["annotations"]
+    assert annotations["scheduler.radix.ai/chosen-gpu"] == A100_TYPE
+    text = f"{A100_TYPE}=100,{H100_TYPE}=80,{L4_TYPE}=7"
+    assert annotations["gpuwarden.dev/chosen-gpus"] == text
+    assert chosen_types(annotations) == {A100_TYPE: 100, H100_TYPE: 80, L4_TYPE: 7}
+
+
+def test_without_a_label_of_the_best_type_no_other_is_preferred() -> None:
+    what = decided(score=Score(85.0, H100_TYPE, others=((A100_TYPE, 80),)))
+    assert hint(hinted_pod(), what).left_out == (LeftOut.NO_LABEL,)
+    assert "affinity" not in hinted(hinted_pod(), what)["spec"]
 
 
 def test_a_job_gets_it_in_its_template_and_nowhere_else() -> None:
@@ -270,13 +292,13 @@ def test_a_pod_that_prefers_a_type_itself_is_not_talked_over(key: str) -> None:
 
 
 def test_without_a_label_that_agrees_there_is_no_affinity() -> None:
-    assert hint(hinted_pod(), decided(label=None)).left_out == (LeftOut.NO_LABEL,)
-    assert "affinity" not in hinted(hinted_pod(), decided(label=None))["spec"]
-    assert hinted(hinted_pod(affinity={}), decided(label=None))["spec"]["affinity"] == {}
+    assert hint(hinted_pod(), decided(labels={})).left_out == (LeftOut.NO_LABEL,)
+    assert "affinity" not in hinted(hinted_pod(), decided(labels={}))["spec"]
+    assert hinted(hinted_pod(affinity={}), decided(labels={}))["spec"]["affinity"] == {}
 
 
 def test_several_hints_may_be_left_out() -> None:
-    what = decided(label=None, priority_class="gpu-ultra")
+    what = decided(labels={}, priority_class="gpu-ultra")
     left_out = (LeftOut.PRIORITY_CLASS_MISSING, LeftOut.NO_LABEL)
     assert hint(hinted_pod(), what).left_out == left_out
 

@@ -38,6 +38,60 @@ def test_the_choice_may_stand_in_the_terms_or_in_the_selector() -> None:
     assert read(answer(H100_TYPE, terms=None)).gpu_type == H100_TYPE
 
 
+def candidates(*pairs: tuple[str, object]) -> list[dict[str, object]]:
+    """As `gpuwarden-score` lists them, with more fields than count."""
+    return [{"gpu_type": name, "score": score, "mu": 10.0} for name, score in pairs]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "others"),
+    [
+        ([], ()),
+        ([(A100_TYPE, 80), (H100_TYPE, 40)], ((H100_TYPE, 49),)),
+        ([(A100_TYPE, 80), (H100_TYPE, 80)], ((H100_TYPE, 99),)),
+        ([(A100_TYPE, 20), (H100_TYPE, 80)], ((H100_TYPE, 99),)),
+        ([(H100_TYPE, 80)], ((H100_TYPE, 99),)),
+        ([(A100_TYPE, 99), (H100_TYPE, 1)], ((H100_TYPE, 1),)),
+        ([(A100_TYPE, 100), (H100_TYPE, 1)], ()),
+        ([(A100_TYPE, 0), (H100_TYPE, 0)], ()),
+        ([(A100_TYPE, 100), (H100_TYPE, 50), ("L4", 75)], (("L4", 74), (H100_TYPE, 49))),
+        ([(A100_TYPE, 9), (H100_TYPE, 9), ("L4", 9)], ((H100_TYPE, 99), ("L4", 99))),
+    ],
+)
+def test_other_candidates_weigh_what_their_scores_say(
+    pairs: list[tuple[str, object]], others: tuple[tuple[str, int], ...]
+) -> None:
+    body = answer(A100_TYPE, candidates=candidates(*pairs))
+    found = read_score(body, (*CANDIDATES, "L4"), "training")
+    assert found.others == others
+    assert found.weights == ((A100_TYPE, 100), *others)
+
+
+def test_of_many_candidates_the_best_eight_count() -> None:
+    names = [f"gpu-{x}" for x in range(10)]
+    pairs = [(name, 90 - x) for x, name in enumerate(names)]
+    found = read_score(answer("gpu-0", candidates=candidates(*pairs)), names, "training")
+    assert [name for name, _ in found.weights] == names[:8]
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        (candidates((H100_TYPE, 1), (H100_TYPE, 2)), ScoreFault.UNKNOWN_TYPE),
+        (candidates(("B200", 1)), ScoreFault.UNKNOWN_TYPE),
+        (candidates((H100_TYPE, 100.001)), ScoreFault.OUT_OF_RANGE),
+        (candidates((H100_TYPE, -0.001)), ScoreFault.OUT_OF_RANGE),
+        (candidates((H100_TYPE, "1")), ScoreFault.MALFORMED),
+        ([H100_TYPE], ScoreFault.MALFORMED),
+        ([{"gpu_type": H100_TYPE}], ScoreFault.MALFORMED),
+        ({}, ScoreFault.MALFORMED),
+    ],
+)
+def test_candidates_that_lie_make_the_answer_none(listed: object, expected: ScoreFault) -> None:
+    assert fault(answer(A100_TYPE, candidates=listed)) is expected
+    assert read(answer(A100_TYPE, candidates=None)).others == ()
+
+
 @pytest.mark.parametrize("score", [0, 100, 0.0, 49.999])
 def test_the_bounds_of_a_score_count(score: float) -> None:
     assert read(answer(score=score)).priority == score

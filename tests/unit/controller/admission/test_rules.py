@@ -49,7 +49,7 @@ def test_the_api_server_asks_about_our_keys_and_about_pods_with_very_many() -> N
         " || k in ['example.org/hash', 'gpu-scheduling-map'])"
     )
     hints = (
-        "['gpuwarden.dev/batch-size', 'gpuwarden.dev/gpu-memory',"
+        "['gpuwarden.dev/batch-size', 'gpuwarden.dev/chosen-gpus', 'gpuwarden.dev/gpu-memory',"
         " 'gpuwarden.dev/job-type', 'gpuwarden.dev/tenant']"
     )
     assert asks_condition(RequirementRules(hash_keys=("example.org/hash",))) == (

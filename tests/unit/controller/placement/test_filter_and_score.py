@@ -216,13 +216,31 @@ def test_higher_level_than_asked_comes_last_then_freshness() -> None:
 def test_a_hint_takes_its_weight_of_the_score(
     points: int, weight: int, chosen: int, other: int
 ) -> None:
-    assert with_hint(points, weight, is_chosen=True) == chosen
-    assert with_hint(points, weight, is_chosen=False) == other
+    assert with_hint(points, weight, 100) == chosen
+    assert with_hint(points, weight, 0) == other
 
 
-def test_from_51_on_the_chosen_node_is_always_first() -> None:
+@pytest.mark.parametrize(
+    ("points", "weight", "preference", "expected"),
+    [
+        (10, 100, 99, 9),
+        (0, 100, 10, 1),
+        (0, 100, 9, 0),
+        (10, 60, 50, 7),
+        (4, 60, 90, 7),
+        (4, 60, 89, 6),
+        (10, 0, 50, 10),
+    ],
+)
+def test_a_next_best_type_gets_its_part_of_that(
+    points: int, weight: int, preference: int, expected: int
+) -> None:
+    assert with_hint(points, weight, preference) == expected
+
+
+def test_from_51_on_a_chosen_node_comes_before_those_that_are_not_named() -> None:
     def is_first(weight: int) -> bool:
-        worst, best = (with_hint(x, weight, is_chosen=x == 0) for x in (0, MAX_SCORE))
+        worst, best = with_hint(0, weight, 100), with_hint(MAX_SCORE, weight, 0)
         return worst > best
 
     assert [is_first(weight) for weight in (50, 51, 100)] == [False, True, True]
@@ -236,14 +254,17 @@ def test_the_chosen_type_comes_first_among_nodes_that_pass() -> None:
     nodes = (healthy("loose"), l4, healthy("wrong", "b"))
     names = ["loose", "l4", "wrong", "nobody"]
 
-    def scores(weight: int, chosen: str | None = H100_TYPE) -> list[int]:
+    def scores(weight: int, **chosen: int) -> list[int]:
         where = scene(*nodes, policy=Policy(hint_weight=weight))
-        return list(prioritize_nodes(names, A, where, chosen).values())
+        named = {name.replace("_", "-"): share for name, share in chosen.items()}
+        return list(prioritize_nodes(names, A, where, named).values())
 
-    assert scores(0) == scores(60, None) == scores(60, "") == [4, 10, 0, 0]
-    assert scores(60) == [7, 4, 0, 0]
-    assert scores(60, "NVIDIA-L4") == [1, 10, 0, 0]
-    assert scores(60, "B200") == [1, 4, 0, 0]
+    assert scores(0, NVIDIA_H100_80GB_HBM3=100) == scores(60) == [4, 10, 0, 0]
+    assert scores(60, NVIDIA_H100_80GB_HBM3=100) == [7, 4, 0, 0]
+    assert scores(60, NVIDIA_L4=100) == [1, 10, 0, 0]
+    assert scores(60, B200=100) == [1, 4, 0, 0]
+    assert scores(60, B200=100, NVIDIA_H100_80GB_HBM3=90) == [7, 4, 0, 0]
+    assert scores(60, NVIDIA_L4=20, NVIDIA_H100_80GB_HBM3=100) == [7, 5, 0, 0]
 
 
 def test_a_choice_moves_no_node_that_cannot_pass() -> None:
@@ -251,7 +272,7 @@ def test_a_choice_moves_no_node_that_cannot_pass() -> None:
     where = scene(static=static, policy=Policy(hint_weight=100))
     needs = Requirements(managed=True, hashes=frozenset({"opaque"}))
     assert filter_nodes(["s"], needs, where).passed == ["s"]
-    assert prioritize_nodes(["s"], needs, where, H100_TYPE) == {"s": 0}
+    assert prioritize_nodes(["s"], needs, where, {H100_TYPE: 100}) == {"s": 0}
 
 
 def test_a_static_node_scores_nothing() -> None:

@@ -33,7 +33,7 @@ async def served(
     loaded = load(SCORE, Inputs(flags=[(key, value, f"--{key}") for key, value in given]))
     stop, address = asyncio.Event(), asyncio.get_running_loop().create_future()
     running = asyncio.ensure_future(
-        run(loaded, announce=address.set_result, stop=stop, retry_s=0.01)
+        run(loaded, announce=address.set_result, stop=stop, exchange_s=0.01)
     )
     await asyncio.wait([running, address], return_when=asyncio.FIRST_COMPLETED)
     if address.done():

@@ -211,3 +211,15 @@ def test_labels_that_callers_choose_are_bounded() -> None:
     assert text.count("\nscheduler_decisions_total{") == 65
     assert 'gpuwarden_connections_cut_total{cause="slow",listener="score"} 1.0' in text
     assert 'gpuwarden_requests_malformed_total{listener="score"} 1.0' in text
+
+
+async def test_runs_that_nobody_can_keep_are_refused_until_somebody_can(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.scorer.service.MOST_WAITING", 1)
+    served.running.sql(REFUSING)
+    assert (await served.post("/v1/observe", RUN))[1]["saved"] is False
+    status, answer = await served.post("/v1/observe", RUN)
+    assert status == 503
+    assert answer["error"].startswith("1 run waiting for the database: ")
+    assert (await served.post("/v1/score", SCORE))[0] == 200

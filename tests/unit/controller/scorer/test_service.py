@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.scorer.service import ScoreService, SwitchedOffError
+from controller.scorer.service import ScoreService, SwitchedOffError, TooManyWaitError
 from controller.scoring.documents import BadRequestError
 from controller.scoring.learned import Learned
 from controller.scoring.parameters import Parameters
@@ -105,6 +105,29 @@ async def test_what_a_file_has_joins_what_was_learned_before_it_could_be_read(
     rows = {row.job_type: row.runs.weight for row in export_rows(path)}
     assert rows == {"train": 2.0, "old": 1.0}
     await running.end()
+
+
+async def test_what_waits_has_a_bound_and_what_is_over_it_is_not_learned(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.scorer.service.MOST_WAITING", 4)
+    running.sql(REFUSING)
+    for others in (["a"], ["a", "b"]):
+        run = {**RUN, "colocated_job_types": others}
+        assert (await running.service.observe(run))["saved"] is False
+    with pytest.raises(TooManyWaitError, match=r"^2 runs waiting for the database: .*full$"):
+        await running.service.observe({**RUN, "run_id": "again"})
+    assert await running.runs() == 2.0
+    running.sql("DROP TRIGGER full")
+    assert await running.saving.write()
+    answer = await running.service.observe({**RUN, "run_id": "again"})
+    assert (answer["saved"], answer["learned"]) == (True, True)
+
+
+async def test_a_file_that_is_gone_is_missed_before_the_next_run(running: Running) -> None:
+    running.path.rename(running.path.with_name("elsewhere"))
+    assert not await running.saving.write()
+    assert "it was there before" in running.service.problem
 
 
 async def test_another_process_has_the_file(running: Running) -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.scoring.estimate import Moments
-from controller.scoring.learned import Change, Key, Learned, Observation, Row, RowKind
+from controller.scoring.learned import Key, Learned, Observation, Row, RowKind
 from controller.scoring.parameters import Parameters
 
 
@@ -106,59 +105,70 @@ def test_an_estimate_weighs_so_many_runs_and_follows_a_drift() -> None:
 
 def test_the_pair_that_is_unchanged_for_longest_is_forgotten() -> None:
     found = learned(run(job="a"), run(job="b"), run(job="a"), max_pairs=2)
-    change = found.observe(run(job="c"))
-    assert change == Change(
-        (Key(RowKind.PAIR, "c", "A100-80GB"),), (Key(RowKind.PAIR, "b", "A100-80GB"),)
-    )
+    old = pair(found, "b")
+    before = found.observe(run(job="c"))
+    assert before == {Key(RowKind.PAIR, "c", "A100-80GB"): None, old.key: old}
     assert sorted(found.on_gpu("A100-80GB")) == ["a", "c"]
     assert (found.of_job("b"), len(found)) == ({}, 2)
 
 
 def test_a_job_has_so_many_gpu_types() -> None:
     found = learned(*[run(gpu=f"gpu-{x}") for x in (0, *range(64))], run(gpu="gpu-0"))
-    change = found.observe(run(gpu="gpu-64"))
-    assert change.removed == (Key(RowKind.PAIR, "train", "gpu-1"),)
+    before = found.observe(run(gpu="gpu-64"))
+    assert {key.other for key in before} == {"gpu-64", "gpu-1"}
     assert len(found.of_job("train")) == 64
     assert found.on_gpu("gpu-1") == {}
-    assert found.observe(run(gpu="gpu-1", job="other")).removed == ()
+    assert len(found.observe(run(gpu="gpu-1", job="other"))) == 1
 
 
-def test_a_change_names_the_rows() -> None:
+def test_a_change_says_how_the_rows_were() -> None:
     found = learned(run())
-    change = found.observe(run(150, "noisy"))
-    assert [(x.kind, x.other) for x in change.written] == [
-        (RowKind.PAIR, "A100-80GB"),
-        (RowKind.BESIDE, "noisy"),
-    ]
-    rows = found.rows([*change.written, Key(RowKind.PAIR, "no", "such")])
+    before = pair(found)
+    were = found.observe(run(150, "noisy"))
+    assert were == {before.key: before, Key(RowKind.BESIDE, "train", "noisy"): None}
+    rows = found.rows([*were, Key(RowKind.PAIR, "no", "such")])
     assert [x.number for x in rows] == [2, 2]
 
 
-def test_merged_rows_are_what_one_would_have_learned() -> None:
-    first, second = [run(100), run(150, "noisy")], [run(200), run(90, job="other")]
-    merged = learned(*second)
-    merged.merge(learned(*first).rows())
-    whole = learned(*first, *second)
-    assert merged.slowdown("train", "noisy") == pytest.approx(whole.slowdown("train", "noisy"))
-    assert pair(merged).alone.mean == pytest.approx(pair(whole).alone.mean)
-    assert pair(merged).alone.weight == 2.0
-    assert pair(merged, "other").runs == pair(whole, "other").runs
+def test_runs_that_are_taken_back_and_learned_again_give_the_same() -> None:
+    runs = [run(100), run(150, "noisy"), run(90, job="other"), replace(run(1), succeeded=False)]
+    found = learned(runs[0])
+    before: dict[Key, Row | None] = {}
+    for one in runs[1:]:
+        before = {**found.observe(one), **before}
+    found.correct(before)
+    assert found.rows() == learned(runs[0]).rows()
+    for one in runs[1:]:
+        found.observe(one)
+    assert found.rows() == learned(*runs).rows()
 
 
-def test_a_merge_into_nothing_gives_the_same_and_goes_on_counting() -> None:
-    before = learned(run(100), run(150, "noisy"), replace(run(1), succeeded=False))
-    after = learned()
-    after.merge(reversed(before.rows()))
-    assert set(after.rows()) == set(before.rows())
-    after.observe(run(job="new"))
-    assert pair(after, "new").number == 4
+def test_rows_from_elsewhere_take_the_place_of_what_is_there() -> None:
+    found = learned(run(job="a"), run(job="b"), run(job="c"))
+    elsewhere = learned(*[run(300, job="b")] * 7)
+    a, theirs = pair(found, "a"), pair(elsewhere, "b")
+    nothing = Key(RowKind.PAIR, "no", "such")
+    assert found.correct({theirs.key: theirs, a.key: None, nothing: None}) == {}
+    assert [x.job_type for x in found.rows()] == ["c", "b"]
+    assert pair(found, "b") == theirs
+    assert found.on_gpu("A100-80GB").keys() == {"b", "c"}
+    found.observe(run(job="new"))
+    assert pair(found, "new").number == 8
 
 
-def test_a_merge_keeps_the_bounds() -> None:
-    found = learned(run(job="a"), max_pairs=1, retention_observations=3)
-    rows = [
-        Row(kind=RowKind.PAIR, job_type="a", other="A100-80GB", alone=Moments(9.0, 1.0), number=7),
-        Row(kind=RowKind.PAIR, job_type="b", other="A100-80GB", alone=Moments(9.0, 1.0), number=8),
-    ]
-    assert found.merge(rows).removed == (rows[0].key,)
-    assert [x.job_type for x in found.rows()] == ["b"]
+def test_rows_from_elsewhere_keep_the_bounds() -> None:
+    found = learned(run(job="a"), max_pairs=1)
+    rows = {
+        row.key: row
+        for row in (
+            Row(kind=RowKind.PAIR, job_type=name, other="L4", number=number)
+            for name, number in (("a", 8), ("b", 7))
+        )
+    }
+    before = found.correct(rows)
+    assert [x.job_type for x in found.rows()] == ["a"]
+    assert [x.number for x in found.rows()] == [8]
+    assert {key.job_type: row and row.number for key, row in before.items()} == {"a": 1, "b": 7}
+    many = Learned(Parameters())
+    types = [Row(kind=RowKind.PAIR, job_type="a", other=f"gpu-{x}", number=x) for x in range(65)]
+    assert many.correct({row.key: row for row in types}) == {types[0].key: types[0]}

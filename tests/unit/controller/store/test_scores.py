@@ -2,24 +2,21 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from controller.scoring.estimate import Moments
-from controller.scoring.learned import Key, Row, RowKind
-from controller.store.scores import (
-    FileLock,
+from controller.scoring.learned import Row, RowKind
+from controller.store.learned_rows import (
     InUseError,
+    News,
     Rows,
-    ScoreFile,
     ScoresUnavailableError,
     decode_row,
     encode_row,
-    export_rows,
-    import_rows,
 )
+from controller.store.scores import FileLock, ScoreFile, export_rows, import_rows
 from controller.store.sqlite import StoreError
 from gpuwarden.clock import SystemClock
 
@@ -41,8 +38,15 @@ class Opened:
     """A file that a service has opened, and what it found."""
 
     def __init__(self, path: Path) -> None:
-        self.found: list[Sequence[Row]] = []
-        self.file = ScoreFile(path, SystemClock(), self.found.append)
+        self.found: list[News] = []
+        self.file = ScoreFile(path, SystemClock())
+
+    async def exchange(self, *written: Row) -> None:
+        def learn(news: News) -> Rows:
+            self.found.append(news)
+            return Rows(written)
+
+        await self.file.exchange(learn)
 
 
 def test_a_row_reads_as_it_was_written() -> None:
@@ -68,37 +72,13 @@ def test_a_text_that_is_no_row(text: str) -> None:
         decode_row(text)
 
 
-async def test_what_was_written_is_found_again(tmp_path: Path) -> None:
-    first = Opened(tmp_path / "s.db")
-    await first.file.open()
-    await first.file.write(Rows((ROW, OTHER)))
-    await first.file.write(Rows((), (OTHER.key, Key(RowKind.PAIR, "no", "such"))))
-    await first.file.checkpoint()
-    await first.file.close()
-    again = Opened(tmp_path / "s.db")
-    await again.file.open()
-    await again.file.open()
-    assert (first.found, again.found) == ([()], [(ROW,)])
-    await again.file.close()
-
-
-async def test_writes_of_one_moment_are_done_in_order(tmp_path: Path) -> None:
-    opened = Opened(tmp_path / "s.db")
-    await opened.file.open()
-    await asyncio.gather(
-        opened.file.write(Rows((ROW, OTHER))), opened.file.write(Rows((), (ROW.key,)))
-    )
-    await opened.file.close()
-    assert export_rows(tmp_path / "s.db") == (OTHER,)
-
-
 async def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     path.write_bytes(b"not a database, but long enough to look at it" * 50)
     before = path.read_bytes()
     opened = Opened(path)
     with pytest.raises(ScoresUnavailableError, match="not a database"):
-        await opened.file.open()
+        await opened.exchange()
     assert (opened.found, path.read_bytes()) == ([], before)
     await opened.file.close()
 
@@ -112,7 +92,7 @@ async def test_a_row_that_was_changed_is_refused(tmp_path: Path, column: str) ->
     connection.close()
     opened = Opened(path)
     with pytest.raises(ScoresUnavailableError, match=r"no row of|about something else"):
-        await opened.file.open()
+        await opened.exchange()
     assert opened.found == []
     await opened.file.close()
 
@@ -125,15 +105,39 @@ async def test_rows_are_found_once_although_the_first_write_fails(tmp_path: Path
             "CREATE TRIGGER full BEFORE INSERT ON learned BEGIN SELECT RAISE(ABORT, 'full'); END"
         )
     opened = Opened(path)
-    results = await asyncio.gather(
-        opened.file.open(), opened.file.write(Rows((OTHER,))), return_exceptions=True
-    )
-    assert any(isinstance(x, ScoresUnavailableError) and "full" in str(x) for x in results)
+    with pytest.raises(ScoresUnavailableError, match="full"):
+        await opened.exchange(OTHER)
     connection.execute("DROP TRIGGER full")
     connection.close()
-    await opened.file.open()
-    assert opened.found == [(ROW,)]
+    await opened.exchange(OTHER)
+    assert opened.found == [News((ROW,), is_whole=True), News()]
     await opened.file.close()
+    assert set(export_rows(path)) == {ROW, OTHER}
+
+
+async def test_what_is_read_too_late_is_news_of_the_next_exchange(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    import_rows(path, [ROW], replace=False)
+    opened = Opened(path)
+    opened.file.claim()
+    asked = opened.file._thread.ask(None)
+    await asyncio.wait([asked])
+    await opened.exchange()
+    assert opened.found == [News((ROW,), is_whole=True)]
+    await opened.file.close()
+
+
+async def test_the_right_to_write_ends_with_the_use(tmp_path: Path) -> None:
+    first, second = Opened(tmp_path / "s.db"), Opened(tmp_path / "s.db")
+    first.file.claim()
+    with pytest.raises(InUseError):
+        second.file.claim()
+    with pytest.raises(ScoresUnavailableError, match="in use by another process"):
+        await second.exchange()
+    assert second.found == []
+    await first.file.close()
+    await second.exchange()
+    await second.file.close()
 
 
 # --- the lock

@@ -777,10 +777,12 @@ def test_the_choice_that_a_pod_is_annotated_with_moves_nodes_by_the_policys_weig
     asked = {"gpuwarden.dev/required-hash": hash_of("a"), "gpuwarden.dev/gpu-count": "1"}
     plain = pod_json(asked)
     hinted = pod_json(asked | {"scheduler.radix.ai/chosen-gpu": "NVIDIA-H100-80GB-HBM3"})
+    both = pod_json(asked | {"gpuwarden.dev/chosen-gpus": "NVIDIA-H100-80GB-HBM3=100,NVIDIA-L4=50"})
     for weight, pod, expected in (
         (0, hinted, {"h100": 4, "l4": 10}),
         (60, plain, {"h100": 4, "l4": 10}),
         (60, hinted, {"h100": 7, "l4": 4}),
+        (60, both, {"h100": 7, "l4": 7}),
     ):
         verbs = World(nodes, policy=Policy(hint_weight=weight)).verbs()
         assert scores(verbs, pod, "h100", "l4") == expected

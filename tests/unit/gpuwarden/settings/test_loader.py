@@ -8,6 +8,7 @@ from gpuwarden.finding import Finding
 # ruff: noqa: E501 -- one row per mistake and its message
 from gpuwarden.settings.controller import ControllerSettings, Enrollment, SpireSettings
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, SettingsError, load
+from gpuwarden.settings.report import render
 from gpuwarden.settings.shared import LogLevel
 from gpuwarden.settings.values import Address, Duration
 
@@ -264,6 +265,24 @@ def test_hints_need_webhooks_and_a_cluster() -> None:
     assert expected in the_finding(url)
     off = the_finding(f"{url}{TLS}kubernetes: {{api: off}}\n")
     assert "got http://a; expected nothing with kubernetes.api: off" in off
+
+
+@pytest.mark.parametrize("url", ["", "schedulerUrl: 'http://a', "])
+def test_authorities_of_a_scorer_need_tls(url: str) -> None:
+    found = the_finding(f"{TLS}hints: {{{url}ca: /ca.pem}}\n")
+    assert found.startswith("hints.ca")
+    assert "got /ca.pem; expected hints.schedulerUrl: https://… with it" in found
+
+
+def test_authorities_and_token_of_a_scorer() -> None:
+    text = f"{TLS}hints: {{schedulerUrl: 'https://a', ca: /ca.pem}}\n"
+    token = {"GPUWARDEN_HINTS_AUTH_TOKEN": "secret"}
+    loaded = controller(text, environment=token)
+    assert (loaded.settings.hints.ca, loaded.settings.hints.auth_token) == (
+        Path("/ca.pem"),
+        "secret",
+    )
+    assert "secret" not in render(loaded)
 
 
 def test_host_paths_are_none_or_some() -> None:

@@ -76,6 +76,7 @@ WITHHELD = {
     "listen.local",
     "store.path",
     "database",
+    "databasePassword",
     "audit.dir",
     "audit.key",
     "admission.hostPaths",
@@ -99,6 +100,8 @@ WITHHELD = {
     "export.s3.bucket",
     "export.s3.endpoint",
     "export.s3.prefix",
+    "hints.authToken",
+    "hints.ca",
     "hints.schedulerUrl",
 }
 """Paths, URLs, headers and free text; whoever adds such a key decides here."""
@@ -134,6 +137,7 @@ def test_values_and_sources_are_shown_where_they_can_be() -> None:
     assert settings["workloadApi"]["value"] == "<redacted>"
     assert withheld == (
         "workloadApi",
+        "hints.authToken",
         "export.http.authToken",
         "export.postgres.password",
         "telemetry.otlpHeaders",
