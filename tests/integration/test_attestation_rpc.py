@@ -678,8 +678,9 @@ async def test_the_matrix_over_tls(world: World, kind: CallerKind) -> None:
 
 
 def _is_served(method: str) -> bool:
-    """This test's server has no FleetService and no PlacementService."""
-    return not any(x in method for x in ("FleetService", "PlacementService"))
+    """This test's server has none of these services."""
+    absent = ("AuditService", "FleetService", "PlacementService")
+    return not any(x in method for x in absent)
 
 
 async def test_reflection_lists_services_to_inspectors(world: World) -> None:
