@@ -36,12 +36,11 @@ from tests.e2e.product.hinting import (
     HINTED,
     JOB,
     JOB_TYPE,
-    PRODUCT,
     SEED,
     asking,
     decision,
     opted_in,
-    prefers,
+    preferred,
 )
 from tests.e2e.product.installation import Installation, kubectl
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
@@ -321,7 +320,9 @@ def _is_hinted(world: World, hinted: Namespace, name: str) -> None:
     assert made["spec"]["priority"] == BUCKETS["gpu-high"]
     for spec in (made["spec"], template["spec"]):
         assert spec["priorityClassName"] == "gpu-high"
-        assert spec["affinity"] == prefers(PRODUCT, H100)
+        weights = preferred(spec)
+        assert list(weights) == [H100, H200]
+        assert weights[H100] == 100 > 2 * weights[H200] > 0
         assert GPU_TOLERATION in spec["tolerations"]
     for metadata in (made["metadata"], template["metadata"]):
         assert metadata["labels"]["app.kubernetes.io/job-type"] == JOB_TYPE

@@ -114,11 +114,20 @@ def decision(metadata: Document) -> dict[str, str]:
     return {key.removeprefix(_RADIX): text for key, text in found if key.startswith(_RADIX)}
 
 
-def prefers(key: str, value: str) -> Document:
-    """The affinity that leads a pod to nodes with this label."""
-    rule = {"key": key, "operator": "In", "values": [value]}
-    term = {"weight": 100, "preference": {"matchExpressions": [rule]}}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+def preferred(spec: Document) -> dict[str, int]:
+    """Weights of the GPU types to whose nodes it is led; KeyError where it is led by more."""
+    affinity = dict(spec["affinity"])
+    node = dict(affinity.pop("nodeAffinity"))
+    terms = node.pop("preferredDuringSchedulingIgnoredDuringExecution")
+    if affinity or node:
+        raise KeyError(f"{spec['affinity']}: expected preferred node affinity alone")
+    found = {}
+    for term in terms:
+        (rule,) = term["preference"]["matchExpressions"]
+        (model,) = rule["values"]
+        assert (rule["key"], rule["operator"]) == (PRODUCT, "In")
+        found[model] = term["weight"]
+    return found
 
 
 def _with_h200() -> NodeHardware:
