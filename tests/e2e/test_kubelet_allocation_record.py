@@ -33,6 +33,7 @@ from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.hinting import (
     BUCKETS,
     H100,
+    H200,
     HINTED,
     JOB,
     JOB_TYPE,
