@@ -39,6 +39,8 @@ from tests.fakes.recording_audit import RecordingAudit
 
 CONTROLLER = f"spiffe://{TRUST_DOMAIN}/gpuwarden/controller"
 NODE = "node-1"
+ABSENT = ("AuditService", "FleetService", "PlacementService")
+"""Services that this world's server does not have."""
 S = 1_000_000_000
 SLOW = VerifierSettings(
     trust_domain=TRUST_DOMAIN,

@@ -30,7 +30,17 @@ from gpuwarden.wire.v1 import attestation_pb2 as pb
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.inventory import HOST, gpu, gpu_uuid, inventory
 from tests.fakes.attest_client import AttestClient
-from tests.fakes.attestation_world import BRISK, CONTROLLER, FAST, HASTY, NODE, SLOW, World, agent
+from tests.fakes.attestation_world import (
+    ABSENT,
+    BRISK,
+    CONTROLLER,
+    FAST,
+    HASTY,
+    NODE,
+    SLOW,
+    World,
+    agent,
+)
 from tests.fakes.eventually import eventually
 from tests.hang import HANG_S
 
@@ -678,9 +688,7 @@ async def test_the_matrix_over_tls(world: World, kind: CallerKind) -> None:
 
 
 def _is_served(method: str) -> bool:
-    """This test's server has none of these services."""
-    absent = ("AuditService", "FleetService", "PlacementService")
-    return not any(x in method for x in absent)
+    return not any(x in method for x in ABSENT)
 
 
 async def test_reflection_lists_services_to_inspectors(world: World) -> None:

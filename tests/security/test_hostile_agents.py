@@ -29,7 +29,7 @@ from gpuwarden.wire.v1 import attestation_pb2 as pb
 from sandbox.spiffe.ca import InsecureCa
 from tests.builders.inventory import gpu, gpu_uuid, inventory
 from tests.fakes.attest_client import AttestClient
-from tests.fakes.attestation_world import CONTROLLER, NODE, SLOW, World, agent
+from tests.fakes.attestation_world import ABSENT, CONTROLLER, NODE, SLOW, World, agent
 from tests.fakes.plain_tls import ResumingContext, client_context
 
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -52,8 +52,7 @@ async def test_a_resumed_session_may_call_nothing(world: World) -> None:
     tunnel = Tunnel(world.ca.svid(agent()), "127.0.0.1", world.port, parse_spiffe_id(CONTROLLER))
     issued, root = world.ca.root.issue(agent()), world.ca.root.certificate
     tunnel._context = client_context(issued, root, kind=ResumingContext)
-    others = ("FleetService", "PlacementService")  # not of this server
-    served = [x for x in ALLOWED_CALLERS if not any(y in x for y in others)]
+    served = [x for x in ALLOWED_CALLERS if not any(y in x for y in ABSENT)]
     async with tunnel:
         async with tunnel.channel() as first:
             assert await _reason(first, HEALTH) == ReasonCode.MSG_MALFORMED
