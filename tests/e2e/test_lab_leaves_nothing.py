@@ -21,7 +21,7 @@ from tests.e2e.lab.machine import missing
 from tests.e2e.lab.pods import pod
 from tests.e2e.lab.product_images import NEEDS
 from tests.e2e.lab.selection import chosen_kubernetes, why_no_node, why_no_spire
-from tests.e2e.lab.sweep import processes_of
+from tests.e2e.lab.sweep import keeper_of, processes_of
 from tests.e2e.lab.waiting import NeverError, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,12 +57,9 @@ class Kept:
         self.process.wait(60)
 
     def keeper(self) -> int:
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"tests.e2e.lab.keeper" in words and str(self.folder).encode() in words:
-                    return int(entry.name)
-        raise AssertionError("the lab has no keeper")
+        found = keeper_of(self.folder)
+        assert found is not None
+        return found
 
     def remains(self) -> list[str]:
         """What is left for good; the kernel takes a moment to free a killed program's memory."""

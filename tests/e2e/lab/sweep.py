@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tests.e2e.lab import cgroups
@@ -46,6 +47,16 @@ def processes_of(folder: Path) -> list[int]:
         for entry in _PROC.iterdir()
         if entry.name.isdecimal() and mark in _environment(entry).split(b"\0")
     ]
+
+
+def keeper_of(folder: Path) -> int | None:
+    """Process id of the lab's keeper; None where it has none."""
+    wanted = {b"tests.e2e.lab.keeper", str(folder).encode()}
+    for entry in _PROC.iterdir():
+        with suppress(OSError):  # not a process, or it has ended
+            if wanted <= set((entry / "cmdline").read_bytes().split(b"\0")):
+                return int(entry.name)
+    return None
 
 
 def _end(folder: Path) -> None:

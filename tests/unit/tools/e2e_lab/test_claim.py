@@ -9,7 +9,7 @@ import pytest
 from tests.architecture.test_names import ROOT
 from tests.e2e.lab import claim
 from tests.e2e.lab.claim import Claim, ClaimError, labs_folder
-from tests.e2e.lab.sweep import MARK, processes_of
+from tests.e2e.lab.sweep import MARK, keeper_of, processes_of
 from tests.e2e.lab.waiting import until
 
 SLEEP = "import time; time.sleep(60)"
@@ -77,7 +77,9 @@ def test_a_killed_owners_keeper_leaves_nothing(tmp_path: Path) -> None:
 
 def test_the_next_claim_sweeps_where_the_keeper_was_killed_too(tmp_path: Path) -> None:
     process, folder = owner(tmp_path)
-    os.kill(keeper_of(folder), signal.SIGKILL)
+    keeper = keeper_of(folder)
+    assert keeper is not None
+    os.kill(keeper, signal.SIGKILL)
     end(process)
     assert len(processes_of(folder)) == 1
     number = number_of(folder)
@@ -131,12 +133,3 @@ def test_a_folder_that_others_can_write_is_refused(
 
 def number_of(folder: Path) -> int:
     return int(folder.name.partition("-")[0])
-
-
-def keeper_of(folder: Path) -> int:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            arguments = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"tests.e2e.lab.keeper" in arguments and str(folder).encode() in arguments:
-                return int(entry.name)
-    raise AssertionError("no keeper")
