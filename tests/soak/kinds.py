@@ -68,8 +68,9 @@ EXPECTED: Final = (
     Expected(
         "call of a replica that ended",
         _API_SERVER,
-        r'"(Timeout or abort while handling|Post-timeout activity)" .*(URI|path)="/apis/'
-        r"(gpuwarden\.dev/|coordination\.k8s\.io/v1/namespaces/gpuwarden-system/leases/)",
+        r'"(Timeout or abort while handling|Post-timeout activity)" .*(URI|path)="/'
+        r"(apis/gpuwarden\.dev/|api/v1/(nodes|pods|namespaces)\b"
+        r"|apis/coordination\.k8s\.io/v1/namespaces/gpuwarden-system/leases/)",
         "the replica was killed or ended while it waited for the answer",
         during=(Cause.KILL, Cause.STOP),
     ),

@@ -103,6 +103,10 @@ def test_what_soaks_have_shown_is_explained(program: str, name: str) -> None:
             ' path="/apis/coordination.k8s.io/v1/namespaces/gpuwarden-system/leases/x" result=null'
         ),
         (
+            'timeout.go:140 "Post-timeout activity" logger="UnhandledError" timeElapsed="5.2ms"'
+            ' method="GET" path="/api/v1/nodes" result=null'
+        ),
+        (
             'writers.go:136 "Unhandled Error" err="apiserver was unable to write a fallback JSON'
             ' response: http: Handler timeout" logger="UnhandledError"'
         ),
@@ -199,7 +203,7 @@ def test_a_replica_answers_only_for_what_happened_to_itself(name: str, cause: Ca
             "no connection to spiffe://t/gpuwarden/controller at 127.0.0.1: refused: no h2",
         ),
         ("agents", "asyncio Task exception was never retrieved"),
-        ("kube-apiserver", 'wrap.go:53 "Timeout or abort while handling" URI="/api/v1/pods"'),
+        ("kube-apiserver", 'wrap.go:53 "Timeout or abort while handling" URI="/api/v1/secrets"'),
         ("kube-apiserver", "FinishRequest: post-timeout activity - panicked: true, err: x"),
     ],
 )
