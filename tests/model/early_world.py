@@ -278,7 +278,7 @@ class EarlySteps:
                 )
 
     def _watched(self, old: int, number: int) -> tuple[int, bool]:
-        """The watch where it is another one, and whether its time begins anew."""
+        """The watch where it is another one, and whether its time begins again."""
 
         def decide() -> tuple[int, bool]:
             before: AttemptWatch | None = self.interned.values[old]
