@@ -229,8 +229,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         try:
             with self._count(caller), calling(caller):
                 async with deadline, self._asked_again(method, context, caller, end):
-                    if self._notice:
-                        await context.send_initial_metadata(((NOTICE_KEY, self._notice),))
+                    await _begin_answer(context, self._notice)
                     yield
         except TimeoutError:
             if not deadline.expired():
@@ -347,6 +346,22 @@ def _abort_without_frames() -> Iterator[None]:
     except aio.AbortError as error:
         error.__context__ = None
         error.with_traceback(None)
+
+
+async def _begin_answer(context: Context, notice: str) -> None:
+    """Send the initial metadata, whole even where the call is ended meanwhile.
+
+    gRPC takes it for sent when the wait for it returns. Where that wait is cut short, by the end
+    of a certificate say, `abort` sends it a second time; its core refuses both that and the
+    status, and the caller would wait for ever.
+    """
+    metadata = ((NOTICE_KEY, notice),) if notice else ()
+    sending = asyncio.ensure_future(context.send_initial_metadata(metadata))
+    try:
+        await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        await asyncio.wait({sending})
+        raise
 
 
 def _behavior(handler: Handler) -> Behavior:

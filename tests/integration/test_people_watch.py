@@ -10,7 +10,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from controller.access import Caller, Person, TokenReviewUnavailableError
+from controller.access import Caller, CallerKind, Person, TokenReviewUnavailableError
 from controller.people.reviews import AccessReviews, AccessReviewUnavailableError, TokenReviews
 from controller.people.rights import INSPECT, Right
 from controller.people.roles import Roles
@@ -30,14 +30,17 @@ WATCH = "/gpuwarden.wire.v1.FleetService/WatchNodes"
 
 
 class Fleet(pb_grpc.FleetServiceServicer):
-    """Sends one message and stays."""
+    """Sends one message and stays; or sends without end."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
+        self.is_endless = False
 
     async def WatchNodes(self, _request: Any, _context: Any) -> AsyncIterator[Any]:  # noqa: N802
         try:
             yield pb.WatchNodesResponse(synced=True)
+            while self.is_endless:
+                yield pb.WatchNodesResponse(synced=True)
             await asyncio.Event().wait()
         finally:
             self.ended.set()
@@ -141,6 +144,12 @@ async def watching(world: World) -> Any:
     return call
 
 
+async def read_to_its_end(call: Any) -> None:
+    """Raises what the call ends with."""
+    while await call.read():
+        pass
+
+
 async def test_a_watch_goes_on_while_it_is_allowed(world: World) -> None:
     call = await watching(world)
     assert world.reviewed == ["token", "right"]
@@ -205,3 +214,60 @@ async def test_nobody_is_asked_about_a_watch_that_is_over(world: World) -> None:
     await world.pass_time()
     await watching(world)
     assert world.reviewed == ["token", "right"] * 2
+
+
+# --- the end comes while something is being sent
+
+
+@dataclass
+class Once:
+    """Allows a call, and refuses it when asked again. Neither takes time."""
+
+    asked: int = 0
+
+    async def authenticate(self, *_: Any) -> Caller | Refusal:
+        self.asked += 1
+        if self.asked == 1:
+            return Caller(CallerKind.INSPECTOR, "user jane", None, JANE)
+        return Refusal(ReasonCode.TOKEN_INVALID, "withdrawn")
+
+
+@pytest.mark.parametrize("notice", ["", "a controller of the evaluation"])
+async def test_an_end_that_comes_with_the_first_message_is_told(
+    tmp_path: Path, notice: str
+) -> None:
+    world = World()
+
+    async def no_pause(_: float) -> None:
+        pass
+
+    server = local_server(
+        path=tmp_path / "s",
+        interceptor=AuthorizationInterceptor(
+            authenticate=Once().authenticate,
+            observer=world,
+            clock=world.clock,
+            notice=notice,
+            pause=no_pause,
+        ),
+        services=(lambda s: pb_grpc.add_FleetServiceServicer_to_server(world.fleet, s),),
+    )
+    await server.start()
+    async with aio.insecure_channel(server.address) as channel:
+        call = pb_grpc.FleetServiceStub(channel).WatchNodes(pb.WatchNodesRequest(), timeout=HANG_S)
+        with pytest.raises(aio.AioRpcError) as found:
+            await read_to_its_end(call)
+        assert found.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert found.value.details() == "TOKEN_INVALID: withdrawn"
+    await server.stop(0)
+
+
+async def test_an_end_that_comes_with_a_later_message_is_told(world: World) -> None:
+    world.fleet.is_endless = True
+    call = await watching(world)
+    right_is_gone(world)
+    await world.pass_time()
+    with pytest.raises(aio.AioRpcError) as found:
+        await read_to_its_end(call)
+    assert found.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    await asyncio.wait_for(world.fleet.ended.wait(), HANG_S)
