@@ -220,14 +220,15 @@ class Scene:
             port = one.ports["admission"]
             answer = await post(port, path, REVIEW, context, "gpuwarden-admission")
             assert answer["response"]["allowed"] is True
-            context = self._scheduler()
+            context = self.scheduler()
             answer = await post(
                 one.ports["extender"], "/filter", FILTER, context, "gpuwarden-extender"
             )
             assert answer["NodeNames"] == ["n1"]
             self.answered += 2
 
-    def _scheduler(self) -> ssl.SSLContext:
+    def scheduler(self) -> ssl.SSLContext:
+        """What a scheduler connects with now."""
         context = trusting(self.scheduler_trusts)
         found = secret(self.server, "gpuwarden-scheduler-client-tls")
         pair = [self.folder / "client.crt", self.folder / "client.key"]
@@ -295,6 +296,91 @@ async def test_a_hundred_rotations_under_load_fail_no_request(
         await scene.everybody_asks()
     assert scene.decisions()["rotated"] == ROTATIONS
     assert scene.answered == (ROTATIONS + ROTATIONS // 4 + 1) * 4
+    assert not [x for one in scene.replicas for seen in one.seen for x in seen.refused]
+
+
+@dataclass
+class Client:
+    """One API server or scheduler that never stops asking one replica."""
+
+    scene: Scene
+    replica: Replica
+    listener: str
+    is_kept: bool
+    """Whether it keeps its connection, or makes one for each request."""
+    answered: int = 0
+    connections: int = 0
+    _known: tuple[bytes, ssl.SSLContext] | None = None
+
+    def __post_init__(self) -> None:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(self._connected)
+        connector = aiohttp.TCPConnector(force_close=not self.is_kept)
+        self.session = aiohttp.ClientSession(connector=connector, trace_configs=[trace])
+
+    async def ask_until(self, changed: asyncio.Event) -> None:
+        """One request is always under way until then. Raises where one fails."""
+        while True:
+            await self._ask()
+            self.answered += 1
+            if changed.is_set():
+                return
+
+    async def _connected(self, *_: object) -> None:
+        self.connections += 1
+
+    async def _ask(self) -> None:
+        is_admission = self.listener == "admission"
+        async with self.session.post(
+            f"https://127.0.0.1:{self.replica.ports[self.listener]}"
+            + (POD_PATH if is_admission else "/filter"),
+            json=REVIEW if is_admission else FILTER,
+            ssl=self._trusting(),
+            server_hostname=f"gpuwarden-{self.listener}.{NAMESPACE}.svc",
+        ) as answer:
+            assert answer.status == 200
+            assert "response" in await answer.json() or not is_admission
+
+    def _trusting(self) -> ssl.SSLContext:
+        """As both do: what is trusted now, and so the connection, changes where its bytes do."""
+        if self.listener == "admission":
+            bundle = published(self.scene.server, "gpuwarden-pods")
+        else:
+            bundle = self.scene.scheduler_trusts
+        if self._known is None or self._known[0] != bundle:
+            made = trusting(bundle) if self.listener == "admission" else self.scene.scheduler()
+            self._known = bundle, made
+        return self._known[1]
+
+
+async def test_requests_under_way_while_certificates_change_all_succeed(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
+    """Four clients ask without a pause, two on kept connections, two on new ones."""
+    async with installed(server, tmp_path, ALWAYS_DUE) as scene:
+        first = scene.replicas[0]
+        clients = [
+            Client(scene, one, listener, is_kept=(listener == "admission") is (one is first))
+            for one in scene.replicas
+            for listener in ("admission", "extender")
+        ]
+        async with AsyncExitStack() as stack:
+            for client in clients:
+                await stack.enter_async_context(client.session)
+            for _ in range(ROTATIONS):
+                scene.clock.advance(DAY.total_seconds())
+                changed = asyncio.Event()
+                async with asyncio.TaskGroup() as tasks:
+                    for client in clients:
+                        tasks.create_task(client.ask_until(changed))
+                    for one in scene.replicas:
+                        await one.look()
+                    changed.set()
+                scene.start_scheduler()
+    assert scene.decisions()["rotated"] == ROTATIONS
+    for client in clients:
+        assert client.answered >= ROTATIONS
+        assert (client.connections < client.answered) is client.is_kept
     assert not [x for one in scene.replicas for seen in one.seen for x in seen.refused]
 
 
