@@ -361,6 +361,7 @@ async def _begin_answer(context: Context, notice: str) -> None:
         await asyncio.shield(sending)
     except asyncio.CancelledError:
         await asyncio.wait({sending})
+        sending.exception()  # read, because it fails where the caller has hung up
         raise
 
 

@@ -75,14 +75,16 @@ async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.write(request)
 
 
-async def test_a_caller_that_hangs_up_while_it_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def stranger(_context: object, _method: str, _now: datetime) -> Refusal:
-        return REFUSAL
+async def stranger(_context: object, _method: str, _now: datetime) -> Refusal:
+    return REFUSAL
 
+
+@pytest.mark.parametrize("authenticate", [stranger, local_caller(LOCAL)], ids=["no", "yes"])
+async def test_a_caller_that_hangs_up_while_it_is_refused_or_let_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, authenticate: Any
+) -> None:
     with capture_logs() as logs:
-        async with serving(tmp_path, echo, stranger) as (address, calls):
+        async with serving(tmp_path, echo, authenticate) as (address, calls):
             for number in range(60):
                 async with aio.insecure_channel(address) as channel:
                     call = call_of(channel)
