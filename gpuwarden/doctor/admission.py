@@ -385,8 +385,8 @@ ADMISSION: Final = Group(
             "webhooks-registered",
             "the webhooks are registered for all resources",
             "Pods, ephemeral containers, `pods/binding` and `bindings`, with `failurePolicy: Fail`."
-            " No enforced namespace is left out. Other namespaces that are left out, beside the"
-            " cluster's own, are a warning, and so is an installation without webhooks.",
+            " No enforced namespace is left out. Others that are, beyond the cluster's own, are a"
+            " warning, and so is an installation without webhooks.",
             webhooks_are_registered,
             "admission.md#install",
         ),
@@ -407,8 +407,8 @@ ADMISSION: Final = Group(
         Check(
             "api-server-certificate",
             "the API server shows its client certificate",
-            "Managed control planes cannot be given one. Then the network has to keep others out:"
-            " the URL of a webhook is no secret.",
+            "On managed control planes, which cannot have one, the network must keep others from"
+            " the webhooks.",
             api_server_shows_a_certificate,
             "troubleshooting.md#a-client-certificate-ends",
         ),

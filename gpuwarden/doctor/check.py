@@ -58,7 +58,7 @@ class Check:
     title: str
     """A statement that holds where the check passes."""
     about: str
-    """What is compared and why, for the page."""
+    """What is compared and why, for the page; empty where the title says it."""
     judge: Callable[[Facts], Verdict]
     more: str = ""
     """Page and anchor below docs/ that say more."""

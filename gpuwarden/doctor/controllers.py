@@ -157,21 +157,21 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "controller-answers",
             "a controller answers you",
-            "By the same options as `gpuwarden status`. The checks below are about this replica.",
+            "The checks below are about this replica.",
             controller_answers,
             "inspect-grpc.md#what-goes-wrong",
         ),
         Check(
             "controller-ready",
             "the controller is ready",
-            "It says why it does not decide yet, as `/readyz` does.",
+            "",
             controller_is_ready,
             "operations.md#readiness-reasons",
         ),
         Check(
             "controller-warnings",
             "the controller warns of nothing",
-            "All warnings of `/readyz`, insecure stand-ins among them.",
+            "As on `/readyz`, insecure stand-ins among them.",
             controller_has_no_warnings,
             "operations.md#readiness-reasons",
         ),
@@ -185,8 +185,7 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "lease",
             "a leader is elected",
-            "The Lease `gpuwarden-controller` was renewed in time. Without a leader nobody writes"
-            " Events and status of objects.",
+            "By the Lease `gpuwarden-controller`. Only the leader writes statuses of objects.",
             lease_is_fresh,
             "kubernetes-api.md",
         ),
@@ -200,15 +199,14 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "enforcement",
             "refusals take effect",
-            "With `enforcement: report` gpuwarden judges and refuses nothing.",
+            "With `enforcement: report` gpuwarden refuses nothing.",
             enforcement_is_on,
             "admission.md#try-it-first",
         ),
         Check(
             "evaluation",
             "made-up GPUs are refused",
-            "With `evaluation.enabled` agents may show GPUs that do not exist. Uninstall it before"
-            " you install for real.",
+            "With `evaluation.enabled` they count. Uninstall it before you install for real.",
             gpus_are_real,
             "kind.md",
         ),

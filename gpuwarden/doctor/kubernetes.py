@@ -187,7 +187,7 @@ def definitions_are_established(facts: Facts) -> Verdict:
 API: Final = Check(
     "kubernetes-api",
     "the Kubernetes API answers",
-    "Without it nothing of the cluster is checked.",
+    "",
     api_answers,
 )
 VERSION: Final = Check(
@@ -200,13 +200,13 @@ VERSION: Final = Check(
 APIS: Final = Check(
     "kubernetes-apis",
     "the API groups that gpuwarden uses are served",
-    "An API server can be told to leave API groups out (`--runtime-config`).",
+    "`--runtime-config` of the API server can leave groups out.",
     apis_are_served,
 )
 READS: Final = Check(
     "caller-reads",
     "you may read what is checked",
-    "What you may not read is not checked. `deploy/doctor` has exactly these rights.",
+    "`deploy/doctor` has exactly these rights.",
     caller_may_read,
 )
 
@@ -239,13 +239,13 @@ BEFORE: Final = Group(
 NAMESPACE: Final = Check(
     "namespace",
     "gpuwarden's namespace exists",
-    "Everything but cluster-wide objects is in it.",
+    "",
     namespace_is_there,
 )
 CUSTOM_RESOURCES_CHECK: Final = Check(
     "custom-resources",
     "the custom resources are defined",
-    "They hold enrollments, reservations and the policy.",
+    "",
     definitions_are_established,
     "kubernetes-api.md",
 )

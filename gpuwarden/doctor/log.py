@@ -49,7 +49,7 @@ LOG: Final = Group(
         Check(
             "log-available",
             "the audit log takes records",
-            "Nothing is granted that cannot be recorded.",
+            "Otherwise nothing new is granted.",
             log_takes_records,
             "troubleshooting.md#the-audit-log-cannot-be-written",
         ),
@@ -63,7 +63,7 @@ LOG: Final = Group(
         Check(
             "log-witnesses",
             "no agent accuses the log",
-            "Agents report a log that does not continue the checkpoint that they keep.",
+            "Each keeps a checkpoint that the log must continue.",
             nobody_accuses_the_log,
             "troubleshooting.md#agents-accuse-an-audit-log",
         ),

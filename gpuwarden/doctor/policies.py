@@ -68,7 +68,7 @@ POLICIES_GROUP: Final = Group(
         Check(
             "protection-bound",
             "the policy of protected nodes is bound",
-            "`protection: cluster` needs it.",
+            "For `protection: cluster`.",
             protection_is_bound,
             "policies.md#protection",
         ),

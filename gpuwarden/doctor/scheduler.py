@@ -166,8 +166,8 @@ SCHEDULER_GROUP: Final = Group(
         Check(
             "scheduler-runs",
             "the dedicated scheduler runs",
-            "The Deployment `gpuwarden-scheduler`. There is none where the cluster's own scheduler"
-            " has the extender.",
+            "The Deployment `gpuwarden-scheduler`, unless the cluster's own scheduler has the"
+            " extender.",
             scheduler_runs,
             "scheduling.md",
         ),

@@ -124,15 +124,14 @@ SPIRE: Final = Group(
         Check(
             "spire-server",
             "the SPIRE server answers the controller",
-            "Level L1 needs it. Its last answer counts for `spire.grace`.",
+            "Level L1 needs it.",
             spire_answers,
             "spire.md",
         ),
         Check(
             "spire-policy",
             "the SPIRE server lets the controller read, and nothing else",
-            "The controller tries a call that it never needs. If it succeeds, whoever takes the"
-            " controller over can issue any SVID.",
+            "Otherwise whoever takes the controller over can issue any SVID.",
             spire_lets_read_only,
             "spire.md",
         ),

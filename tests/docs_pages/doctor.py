@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
-from gpuwarden.doctor.check import Check, Group
+from gpuwarden.doctor.check import Check
 
 _HEAD: Final = """\
 # Checking an installation
@@ -12,8 +12,7 @@ _HEAD: Final = """\
 Generated from the checks by `make docs`; do not edit.
 
 `gpuwarden doctor` says for each fault what it saw, what it expected, one command, and where to
-read on. It changes nothing: it reads objects, asks which rights you have, and creates two pods
-with `dryRun=All`, which are not stored.
+read on. It changes nothing: it reads, and creates two pods with `dryRun=All`, which are not stored.
 
 ```console
 $ gpuwarden doctor --pre                     # before the installation
@@ -34,29 +33,26 @@ GPU nodes
     page      docs/doctor.md#agents
 ```
 
-## Outcomes
+In commands, fill in words in capitals, such as OVERLAY, NODE and TRUST_DOMAIN.
 
 | outcome | meaning |
 |---|---|
 | passed | it is as it should be |
-| warning | it works, and you should know something; does not change the exit code |
+| warning | it works, and you should know something |
 | failed | it is not as it must be; the command exits with 3 |
-| not checked | a fact could not be read, and it says why; or there is nothing to check |
+| not checked | a fact could not be read, with the reason; or there is nothing to check |
 
-What could not be read never passes. Look at the last line: how many checks were not made is part
-of the answer.
+What could not be read never passes: look at how many checks were not made, in the last line.
 
 ## Who is asked
 
-- **The Kubernetes API**, by the [kubeconfig of every command](workstation.md), or the service
-    account of the pod. Every call ends after `--timeout`.
-- **A controller**, by the same kubeconfig, or by `--server` and the [other
-    options](reference/cli.md). One replica answers: repeat checks of certificates, SVIDs, log and
-    extender with another `--server`.
-- **The audit log** of this machine: `--audit-log`, by default `/var/lib/gpuwarden/audit`. More
-    than 256 MiB are not read: use [`gpuwarden audit verify`](reference/audit.md).
+- **The Kubernetes API**, by your [kubeconfig](workstation.md), or in a pod by its service account.
+- **One controller**, by the same, or by `--server` and the [other options](reference/cli.md).
+    Repeat checks of certificates, SVIDs, log and extender for the others with `--server`.
+- **The audit log** of this machine: `--audit-log`, by default `/var/lib/gpuwarden/audit`. Above
+    256 MiB use [`gpuwarden audit verify`](reference/audit.md).
 
-In a controller's pod the service account may read little; what it may not read is not checked:
+In a controller's pod the service account may read little; the rest is not checked:
 
 ```console
 $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
@@ -64,11 +60,10 @@ $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
 
 ## Rights
 
-`kubectl apply -k deploy/doctor` creates a ClusterRole and a Role with what is read, and binds
-both to the service account `gpuwarden-doctor`. They hold no secrets. The dry runs need the right
-to create pods in one namespace (`--dry-run-namespace`, by default the first enforced one), which
-they do not give: it is the right to run pods there. `helm test` brings its own rights, for the
-time of the test.
+`kubectl apply -k deploy/doctor` creates a ClusterRole and a Role with what is read (no secrets),
+and binds both to the service account `gpuwarden-doctor`. The dry runs also need the right to
+create pods in one namespace (`--dry-run-namespace`, by default the first enforced one), which they
+do not give: it is the right to run pods. `helm test` brings its own rights for its time.
 
 ## Output for programs
 
@@ -79,16 +74,13 @@ time of the test.
 | `success` | whether no check failed |
 | `counts` | number of checks by outcome |
 | `groups[].name`, `.title`, `.checks` | the groups below |
-| `checks[].id` | the id below |
-| `checks[].title` | what holds where it passes |
+| `checks[].id`, `.title` | the id below; what holds if it passes |
 | `checks[].outcome` | `passed`, `warning`, `failed` or `not checked` |
 | `checks[].seen` | what was seen, or why it was not checked |
 | `checks[].expected`, `.command` | empty unless it is a warning or failed |
 | `checks[].page` | this page, at the check |
 
-`-o name` gives the ids of the checks that failed. Exit codes are those of [every
-command](reference/cli.md#exit-codes). In commands, words in capitals such as OVERLAY, NODE and
-TRUST_DOMAIN are yours to fill in.
+`-o name` gives the ids of failed checks. Exit codes: [every command](reference/cli.md#exit-codes).
 """
 
 
@@ -98,30 +90,20 @@ def doctor_page() -> str:
 
 
 def _checks() -> Iterator[str]:
-    yield _table("Checks after installation", INSTALLED)
-    yield _table("Checks before installation (`--pre`)", NOT_YET)
-    shown: set[str] = set()
-    yield "## Each check\n"
+    asked = [one.id for group in NOT_YET for one in group.checks]
+    links = ", ".join(f"[`{one}`](#{one})" for one in asked)
+    yield f"Checks of `--pre`: {links}.\n"
+    by_title: dict[str, dict[str, Check]] = {}
     for group in (*INSTALLED, *NOT_YET):
-        for check in group.checks:
-            if check.id not in shown:
-                shown.add(check.id)
-                yield _section(check)
-
-
-def _table(title: str, groups: tuple[Group, ...]) -> str:
-    rows = (
-        f"| {group.title} | {', '.join(f'[`{one.id}`](#{one.id})' for one in group.checks)} |"
-        for group in groups
-    )
-    return "\n".join([f"## {title}", "", "| group | checks |", "|---|---|", *rows, ""])
+        by_title.setdefault(group.title, {}).update({one.id: one for one in group.checks})
+    for title, checks in by_title.items():
+        yield f"## Checks: {title}\n"
+        yield from map(_section, checks.values())
 
 
 def _section(check: Check) -> str:
     title = check.title
     if not title.startswith("gpuwarden"):  # a name, which is never capitalized
         title = title[0].upper() + title[1:]
-    parts = [f"**{title}.**", check.about]
-    if check.more:
-        parts.append(f"[More]({check.more}).")
-    return f"### {check.id}\n\n{' '.join(parts)}\n"
+    more = check.more and f"[More]({check.more})."
+    return f"### {check.id}\n\n{' '.join(filter(None, (f'**{title}.**', check.about, more)))}\n"

@@ -13,24 +13,19 @@ from tests.e2e.lab.upstreams import (
 
 _HEAD = """# Compatibility
 
-gpuwarden is tested against these programs. They are built from pinned modules
-(`tests/e2e/lab/modules`) and run together by `make e2e`. `make docs` writes this page from those
-modules. Agents and controllers run on Linux with Python 3.11 or newer.
+Agents and controllers run on Linux with Python 3.11 or newer. `make e2e` runs them together with
+these programs, built from the modules in `tests/e2e/lab/modules`, from which `make docs` writes
+this page.
 
 | project | version | programs | tested |
 |---|---|---|---|
 """
 
 _FOOT = """
-| tested | meaning |
-|---|---|
-| every run | by `make e2e` |
-| node | on the lab's real node: its own processes, mounts and network |
-| long | on that node, by `make e2e-long` |
-| control plane | without a node; the older Kubernetes by `make e2e-long` |
-
-The older Kubernetes alone: `KUBERNETES={older} make e2e`. The node has the machine's version of
-cgroups, 1 or 2. CoreDNS is built with the plugins `errors`, `kubernetes` and `ready` alone.
+*Node*: on a real node with its own processes, mounts and network. *Long*: there, by
+`make e2e-long`. *Control plane*: without a node; the older Kubernetes by `make e2e-long`, or alone
+by `KUBERNETES={older} make e2e`. The node has the machine's version of cgroups, 1 or 2. CoreDNS has
+the plugins `errors`, `kubernetes` and `ready` alone.
 """
 
 _HARDWARE = Path(__file__).resolve().parents[2] / "hardware" / "seen.md"
