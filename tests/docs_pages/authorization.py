@@ -10,28 +10,31 @@ def authorization_page() -> str:
     lines = [
         "# Who may call what over gRPC",
         "",
-        "A method that is not listed is refused with `ROLE_DENIED` for every caller. This page is",
-        "generated from `controller/access.py`; do not edit it.",
+        "Generated from `controller/access.py`; do not edit. A caller with an empty cell is",
+        "refused with `ROLE_DENIED`, and so is everybody at a method that is not listed.",
         "",
-        "- `agent`, `controller`, `inspector` and `operator` come from the SPIFFE ID of the client",
-        "  certificate (`…/gpuwarden/<kind>/<name>`).",
-        "- `inspector` and `operator` are also people with a kubeconfig who have the role's right:",
+        "| caller | who that is |",
+        "|---|---|",
+        "| `agent`, `controller`, `inspector`, `operator` | SPIFFE ID `…/gpuwarden/KIND/NAME` |",
         *(
-            f"  verb `{right.verb}` on `{right.resource}` in the API group `{right.group}`"
-            f" (ClusterRole `{role}`)."
+            f"| `{role.removeprefix('gpuwarden-')}` also | a person with a kubeconfig and the right"
+            f" `{right.verb}` on `{right.resource}` in the API group `{right.group}`"
+            f" (ClusterRole `{role}`) |"
             for right, role in CLUSTER_ROLES.items()
         ),
-        "- `tenant` is a person with a kubeconfig and without the role. Answers are about one pod",
-        "  that the person may get, or the pods of a namespace in which the person may `get pods`.",
-        "- `local` is a caller on the controller's unix socket (mode 0600).",
-        "- `none` is a caller without a valid client certificate or token.",
+        (
+            "| `tenant` | a person with a kubeconfig without such a right, about a pod that they"
+            " may get, or the pods of a namespace in which they may `get pods` |"
+        ),
+        "| `local` | whoever opens the controller's unix socket (mode 0600) |",
+        "| `none` | a caller without a valid client certificate or token |",
         "",
-        "[The page about workstations](workstation.md) shows how to give people these rights.",
+        "To give people these rights, see [workstation](workstation.md#let-people-in).",
         "",
         "| method | " + " | ".join(kinds) + " |",
         "|---|" + "---|" * len(kinds),
     ]
     for method, allowed in ALLOWED_CALLERS.items():
-        marks = ("yes" if kind in allowed else "no" for kind in kinds)
+        marks = ("yes" if kind in allowed else "" for kind in kinds)
         lines.append(f"| `{method}` | " + " | ".join(marks) + " |")
     return "\n".join(lines) + "\n"
