@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.hang import HANG_S
+
 _USUAL = Path("/usr/local/go/bin/go")
 _REQUIREMENTS = Path(__file__).parents[1] / "requirements" / "go.txt"
 _INSTALL_S = 300
@@ -35,7 +37,7 @@ def go_version(go: Path) -> str:
         env={"GOTOOLCHAIN": "local", "HOME": "/nonexistent"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=True,
     )
     return done.stdout.split()[2].removeprefix("go")
@@ -53,7 +55,7 @@ def _installed(venv: Path, wanted: str) -> Path:
     go = venv / "bin" / "go"
     if not go.exists():
         try:
-            subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
+            subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=HANG_S)
             python = venv / "bin" / "python"
             pip = (python, "-m", "pip", "install", "--quiet", "--require-hashes")
             subprocess.run([*pip, "-r", _REQUIREMENTS], check=True, timeout=_INSTALL_S)

@@ -13,6 +13,7 @@ import pytest
 from tests.architecture.sources import tree
 from tests.architecture.test_names import ROOT
 from tests.architecture.test_requirement_sets import modules_of, pinned
+from tests.hang import HANG_S
 
 UNUSED = tuple(
     line
@@ -69,7 +70,7 @@ def test_nothing_that_is_imported_is_left_out(part: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -36,6 +36,7 @@ from tests.builders.accounts import (
 from tests.builders.audit_log import GENESIS, line
 from tests.builders.fleet_views import acceptance, fleet, gpu, healthy, node
 from tests.fakes.http_api import ApiWorld
+from tests.hang import HANG_S
 
 TOKEN = "jane-token"  # noqa: S105 -- of a fake
 HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
@@ -188,7 +189,7 @@ def log_of(world: ApiWorld) -> DurableLog:
 
 
 async def _fill_log(world: ApiWorld) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S):
         log = await log_of(world).open()
         for number in range(6):
             gpus: Any = [f"GPU-gpu-1-{x}" for x in range(8)]

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from tests.chart.tools import tools
+from tests.hang import HANG_S
 
 CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "gpuwarden"
 NAMESPACE: Final = "gpuwarden-system"
@@ -102,7 +103,7 @@ def _helm(*command: object, values: Values) -> str:
         input=json.dumps(dict(values)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     if done.returncode:

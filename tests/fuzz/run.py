@@ -35,7 +35,7 @@ def main() -> None:
         targets = importlib.import_module("tests.fuzz.targets").TARGETS
     chosen.folder.mkdir(parents=True, exist_ok=True)
     limit = f"-max_total_time={chosen.seconds}" if chosen.seconds else f"-runs={chosen.runs}"
-    options = [f"-max_len={MAX_INPUT}", "-seed=1", "-timeout=10", "-rss_limit_mb=2048"]
+    options = [f"-max_len={MAX_INPUT}", "-seed=1", "-timeout=60", "-rss_limit_mb=2048"]
     places = [f"-artifact_prefix={chosen.folder}/", str(chosen.folder), str(CORPUS / chosen.target)]
     atheris.Setup([sys.argv[0], limit, *options, *places], targets[chosen.target])
     atheris.Fuzz()

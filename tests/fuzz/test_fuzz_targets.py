@@ -26,6 +26,7 @@ from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, load
 from tests.architecture.test_names import ROOT
 from tests.fuzz.seeds import CORPUS, seeds
 from tests.fuzz.targets import TARGETS, appraised
+from tests.hang import HANG_S
 
 RUNS = {
     "evidence": 500,
@@ -123,7 +124,7 @@ def test_a_short_deterministic_run_finds_nothing(target: str, tmp_path: Path) ->
         env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=HANG_S,
         check=False,
     )
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]

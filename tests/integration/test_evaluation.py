@@ -60,7 +60,6 @@ async def of_the_api(laptop: Laptop, path: str, name: str) -> Any:
         return (await answer.json())[name]
 
 
-@pytest.mark.timeout(300)
 async def test_it_says_so_everywhere_and_production_refuses_its_agents(stage: Stage) -> None:
     laptop = stage.laptop
     await laptop.start_agent(NODE)

@@ -39,6 +39,7 @@ from tests.builders.evidence import Scene
 from tests.builders.fleet_views import acceptance, fleet, healthy, node
 from tests.builders.inventory import gpu, inventory
 from tests.fakes.http_api import ApiWorld, api_world
+from tests.hang import HANG_S
 
 ANNA = Person("anna", ("dev",))
 JANE = "/gpuwarden/inspector/jane"
@@ -362,7 +363,7 @@ async def test_nobody_takes_the_streams_of_all(tmp_path: Path) -> None:
 
 
 async def test_records_and_their_proofs(world: ApiWorld) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         log = await _log(world).open()
         for number in range(5):
             record = Record(RecordKind.NODE_OPERATOR, "jane", f"node/gpu-{number}", "accepted")

@@ -35,7 +35,6 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         await laptop.close()
 
 
-@pytest.mark.timeout(120)
 async def test_a_restart_launders_nothing(stage: Stage) -> None:
     laptop = stage.laptop
     await laptop.start_agent(NODE)

@@ -131,7 +131,6 @@ async def walk(tmp_path: Path) -> AsyncIterator[Walk]:
         await laptop.close()
 
 
-@pytest.mark.timeout(300)
 async def test_the_page_does_what_it_says(walk: Walk) -> None:
     section = ""
     for step in steps():

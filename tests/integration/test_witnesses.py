@@ -90,7 +90,6 @@ def codes(cluster: Cluster) -> list[str]:
     return [alarm.code for alarm in cluster.kept().log_alarms]
 
 
-@pytest.mark.timeout(120)
 async def test_a_fork_of_the_same_size_is_caught_and_the_alarm_stays(cluster: Cluster) -> None:
     await cluster.restart_controller()
     await cluster.witnessed()
@@ -131,7 +130,6 @@ async def test_a_fork_of_the_same_size_is_caught_and_the_alarm_stays(cluster: Cl
     assert again[0].startswith("CHECKPOINT_INCONSISTENT: ")
 
 
-@pytest.mark.timeout(120)
 async def test_a_log_that_was_cut_back_is_caught(cluster: Cluster) -> None:
     await cluster.restart_controller()
     await cluster.witnessed()
@@ -144,7 +142,6 @@ async def test_a_log_that_was_cut_back_is_caught(cluster: Cluster) -> None:
     await cluster.until(lambda: codes(cluster) == ["CHECKPOINT_INCONSISTENT"])
 
 
-@pytest.mark.timeout(120)
 async def test_a_new_log_is_an_alarm_unless_it_names_the_old_one(cluster: Cluster) -> None:
     await cluster.restart_controller()
     await cluster.witnessed()
@@ -169,7 +166,6 @@ async def test_a_new_log_is_an_alarm_unless_it_names_the_old_one(cluster: Cluste
     await cluster.eligible()
 
 
-@pytest.mark.timeout(120)
 async def test_what_the_log_says_is_proven_without_a_controller(cluster: Cluster) -> None:
     await cluster.laptop.stop_controller()
     accepted = next(r for r in records_in(cluster.audit) if r["kind"] == "evidence.accepted")

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.architecture.test_names import ROOT
 from tests.mutation.mutant import Key
 from tests.mutation.survivors import as_entry
@@ -86,7 +84,6 @@ verdicts = in_copy.tried(Path.cwd(), subjects, (), 4)
 entries = survivors.listed(Path("list.toml").read_text())
 sys.exit(in_copy.judged(Path.cwd(), subjects, verdicts, entries))
 """
-pytestmark = pytest.mark.timeout(120)
 
 
 def run(root: Path, source: str, tests: str, entries: list[str]) -> tuple[int, str]:

@@ -11,8 +11,6 @@ from tests.mutation_security.copy_of_sources import assert_noticed
 from tests.mutation_security.security_mutation import SecurityMutation
 from tests.mutation_security.table import SECURITY_MUTATIONS
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.mark.parametrize("security_mutation", SECURITY_MUTATIONS, ids=lambda x: x.name)
 def test_without_the_protection_its_tests_fail(

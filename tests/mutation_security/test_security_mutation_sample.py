@@ -11,8 +11,6 @@ from tests.mutation_security.copy_of_sources import assert_noticed, copied, pyte
 from tests.mutation_security.security_mutation import SecurityMutation
 from tests.mutation_security.table import SAMPLE, SECURITY_MUTATIONS
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def sample() -> list[SecurityMutation]:
     by_name = {x.name: x for x in SECURITY_MUTATIONS}

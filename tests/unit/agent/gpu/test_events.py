@@ -8,6 +8,7 @@ from agent.gpu.events import UNAVAILABLE_EVENT, XID_EVENT, EventPump, Happening,
 from agent.gpu.nvml import Nvml
 from agent.gpu.reading import EventKind
 from agent.gpu.worker import CallWatch, Deadlines
+from tests.hang import HANG_S
 
 # --- gpu events
 
@@ -42,7 +43,7 @@ class Waits:
 
     def wait(self, _nvml: Nvml, milliseconds: int) -> None:
         self.asked.put(milliseconds)
-        self.go_on.get(timeout=60)
+        self.go_on.get(timeout=HANG_S)
 
 
 @pytest.mark.parametrize(("expected", "milliseconds"), [(True, 100), (False, 1000)])
@@ -54,10 +55,10 @@ def test_where_each_reading_begins_a_session_none_waits_long_for_it(
     pump.expect_pauses(expected=not expected)
     pump.install(waits)  # type: ignore[arg-type] # in the place of an EventSet
     try:
-        waits.asked.get(timeout=60)
+        waits.asked.get(timeout=HANG_S)
         pump.expect_pauses(expected=expected)
         waits.go_on.put(None)
-        assert waits.asked.get(timeout=60) == milliseconds
+        assert waits.asked.get(timeout=HANG_S) == milliseconds
     finally:
         pump.close()
         waits.go_on.put(None)

@@ -22,6 +22,7 @@ from tests.fakes.export_world import (
     Sink,
     Steps,
 )
+from tests.hang import HANG_S
 
 FLEET = tuple(facts(number) for number in range(6))
 LATER = tuple(facts(number, level="L0") for number in range(3))
@@ -380,7 +381,7 @@ async def test_what_does_not_arrive_at_the_end_stays_for_the_next_leader(tmp_pat
 
 async def test_a_process_that_ends_before_it_began_has_nothing_to_wait_for(tmp_path: Path) -> None:
     replica = Replica("a", RecordSink(), MemoryDocuments(), tmp_path)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         await replica.delivery.flush()
     assert replica.exporter.batches == []
 

@@ -21,6 +21,7 @@ from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.evidence import Scene, agent_uri
 from tests.builders.svids import FakeSvidSource
 from tests.fakes.recording_audit import RecordingAudit
+from tests.hang import HANG_S
 
 # --- A session against a peer that misbehaves below the level of messages. No network
 
@@ -182,7 +183,7 @@ async def test_a_cancelled_call_leaves_its_read_alone_and_nothing_else() -> None
     (left,) = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left.cancelling()
     bench.context.incoming.put_nowait(RuntimeError("the call is over"))
-    await asyncio.wait({left}, timeout=5)
+    await asyncio.wait({left}, timeout=HANG_S)
     assert left.done()
     assert not left.cancelled()
 

@@ -13,6 +13,7 @@ from controller.rpc.calls import (
     wait_for_left_reads,
 )
 from gpuwarden.reasons import ReasonCode
+from tests.hang import HANG_S
 
 # --- Reads of a stream are never cancelled, whoever stops waiting for them
 
@@ -114,7 +115,7 @@ async def test_a_ring_wakes_and_only_once() -> None:
     await asyncio.sleep(0)
     wakeup.ring()
     wakeup.ring()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, HANG_S)
     again = asyncio.ensure_future(wakeup.wait(LONG_S))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -129,7 +130,7 @@ async def test_a_future_that_is_done_wakes() -> None:
     waiting = asyncio.ensure_future(wakeup.wait(LONG_S))
     await asyncio.sleep(0)
     future.set_result(1)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, HANG_S)
 
 
 async def test_a_ring_that_nobody_waits_for_is_forgotten() -> None:

@@ -15,6 +15,7 @@ from controller.kube.resources import ApiError
 from controller.settings import ControllerSettings
 from controller.wiring.export import ClusterDocuments, exporter
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
+from tests.hang import HANG_S
 
 ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = """
@@ -39,7 +40,7 @@ def test_a_controller_without_export_imports_no_library_of_it() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG_S,
         check=True,
     )
     assert "'controller'" in run.stdout
