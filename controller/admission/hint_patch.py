@@ -11,7 +11,12 @@ from enum import StrEnum
 from typing import Final
 
 from controller.admission.hint_candidates import GPU_TAINT, tolerates_gpus
-from controller.admission.hint_request import JOB_TYPE_LABEL, TIMESTAMP, Workload
+from controller.admission.hint_request import (
+    JOB_TYPE_LABEL,
+    TIMESTAMP,
+    Workload,
+    is_label_value,
+)
 from controller.admission.hint_score import Score
 from controller.admission.review import END, Operation, Value, Verb, pointer
 from controller.placement.gpu_type import chosen_text
@@ -209,14 +214,15 @@ def _metadata(work: Workload, decided: Decided) -> Iterator[Operation]:
     if decided.score.others:
         annotations[CHOSEN_GPUS] = chosen_text(decided.score.weights)
     labels: dict[str, Value] = {}
-    if JOB_TYPE_LABEL not in work.pod.labels:
+    if JOB_TYPE_LABEL not in work.pod.labels and is_label_value(decided.job_type):
         labels[JOB_TYPE_LABEL] = decided.job_type
     at = pointer(*work.at, "metadata")
     if not work.has_metadata:
         yield Operation(Verb.ADD, at, {"annotations": annotations, "labels": labels})
         return
     yield from _entries(at + pointer("annotations"), work.pod.metadata.annotations, annotations)
-    yield from _entries(at + pointer("labels"), work.pod.metadata.labels, labels)
+    if labels:
+        yield from _entries(at + pointer("labels"), work.pod.metadata.labels, labels)
 
 
 def _entries(

@@ -6,13 +6,14 @@ with a warning. Must not know what the scorer answers.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from controller.admission.pod import (
+    AdmittedContainer,
     AdmittedMetadata,
     AdmittedPod,
     AdmittedSpec,
@@ -21,7 +22,15 @@ from controller.admission.pod import (
     NodeSelectorTerm,
 )
 from controller.admission.validation import parts
-from controller.placement.pod import Metadata, Pod, PodDecodeError, device_requests
+from controller.admission.workload_name import job_as_owner, owner_of, workload_name
+from controller.placement.pod import (
+    Container,
+    Metadata,
+    Pod,
+    PodDecodeError,
+    device_requests,
+    requested,
+)
 from gpuwarden.policy.texts import RequirementTextError, shown
 
 # --- keys: gpuwarden's own first, then those of radix
@@ -52,6 +61,8 @@ _GIB: Final = {
 }
 _BATCH_SIZE: Final = re.compile(r"[1-9][0-9]{0,8}")
 _MOST_CHARS: Final = 253
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_Some = TypeVar("_Some", bound=Container)
 
 
 def is_label_value(text: str) -> bool:
@@ -95,9 +106,16 @@ class HintedAffinity(Affinity, frozen=True, rename="camel", gc=False):
     pod_anti_affinity: PodAntiAffinity | None = None
 
 
+class HintedContainer(AdmittedContainer, frozen=True, gc=False):
+    """Container."""
+
+    image: str | None = None
+
+
 class HintedSpec(AdmittedSpec, frozen=True, rename="camel", gc=False):
     """PodSpec."""
 
+    containers: tuple[HintedContainer, ...] | None = None
     affinity: HintedAffinity | None = None
     priority_class_name: str | None = None
 
@@ -165,6 +183,7 @@ class Features:
     """What the scorer hears."""
 
     job_type: str
+    """Or the name by its owner, which no label can hold."""
     memory_gib: float | None = None
     """That the pod needs on each GPU."""
     batch_size: int | None = None
@@ -173,28 +192,31 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the keys say; without a job type there are no features."""
+    """What the keys say; without a job type or an owner there are no features."""
 
     features: Features | None
     warnings: tuple[str, ...] = ()
     """For whoever creates the pod: what was left out."""
 
 
-def told(work: Workload) -> Told:
-    """Read the keys of hints."""
+def told(work: Workload, owner_name: str) -> Told:
+    """Read the keys of hints; `owner_name` stands for a job type where there is none to read."""
     annotations = {**(work.outer.annotations or {}), **work.pod.annotations}
     labels = {**(work.outer.labels or {}), **work.pod.labels}
     found = _first(JOB_TYPE, annotations) or _first(JOB_TYPE, labels)
-    if found is None:
-        return Told(None)
-    key, job_type = found
-    if not is_label_value(job_type):
-        return Told(None, (_ignored(key, job_type, "what a label can hold"),))
+    job_type, unread = owner_name, None
+    if found is not None and is_label_value(found[1]):
+        job_type = found[1]
+    elif found is not None:
+        unread = _ignored(*found, "what a label can hold")
+    if not job_type:
+        return Told(None, () if unread is None else (unread,))
     memory, batch, tenant = (_first(x, annotations) for x in (MEMORY, BATCH_SIZE, TENANT))
     gib = None if memory is None else _gib(memory[1])
     is_count = batch is not None and _BATCH_SIZE.fullmatch(batch[1]) is not None
     is_named = tenant is not None and 0 < len(tenant[1]) <= _MOST_CHARS
     warnings = (
+        unread,
         None
         if memory is None or gib
         else _ignored(*memory, "an amount above 0 such as 40Gi or 40"),
@@ -210,10 +232,43 @@ def told(work: Workload) -> Told:
     return Told(features, tuple(x for x in warnings if x is not None))
 
 
+def name_by_owner(work: Workload, namespace: str) -> str:
+    """Of a pod that is created, or of those that a Job will make; empty for none."""
+    owner = job_as_owner(work.outer) if work.is_template else owner_of(work.pod)
+    return workload_name(namespace, owner, work.pod.labels)
+
+
+def name_of(pod: Pod) -> str:
+    """By what runs of a pod that exists are learned: its job type, or its owner; empty for none."""
+    by_owner = workload_name(pod.metadata.namespace or "", owner_of(pod), pod.labels)
+    return job_type_of(pod) or by_owner
+
+
 def job_type_of(pod: Pod) -> str:
     """The job type of a pod that exists; empty for none."""
     found = _first(JOB_TYPE, pod.annotations) or _first(JOB_TYPE, pod.labels)
     return found[1] if found is not None and is_label_value(found[1]) else ""
+
+
+def gpu_containers(
+    containers: Iterable[_Some] | None, resources: tuple[str, ...]
+) -> Sequence[_Some]:
+    """Those that ask kubelet for GPUs; all of them where none does."""
+    there = tuple(containers or ())
+    asking = [x for x in there if any(requested(x.resources, y) for y in resources)]
+    return asking or there
+
+
+def digest_in(image: str) -> str:
+    """The digest in the name of an image; empty where it has none."""
+    found = _DIGEST.search(image)
+    return "" if found is None else found[0]
+
+
+def image_of(pod: HintedPod, resources: tuple[str, ...]) -> str:
+    """Digest of what the first container with GPUs will run; empty for a tag alone."""
+    mine = gpu_containers(pod.spec.containers, resources)
+    return digest_in(mine[0].image or "") if mine else ""
 
 
 def _first(keys: tuple[str, ...], texts: Mapping[str, str]) -> tuple[str, str] | None:
@@ -263,8 +318,11 @@ def score_request(
     candidates: tuple[str, ...],
     colocated: tuple[str, ...],
     memory_gib: Mapping[str, float],
+    image: str = "",
 ) -> bytes:
     """The body of `POST /v1/score`; `memory_gib` is what a GPU of each type has, by evidence.
+
+    `image` is the digest of what it will run, where it is known.
 
     A candidate counts as large enough (`hint_candidates`), so it is never told smaller than what
     is asked for: a card that is sold with 80 GB reports a little less.
@@ -284,6 +342,7 @@ def score_request(
                 x: _rounded(max(memory_gib[x], least)) for x in candidates if x in memory_gib
             },
             "colocated_job_types": colocated,
+            **({"image": image} if image else {}),
         }
     )
 

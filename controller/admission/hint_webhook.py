@@ -24,6 +24,8 @@ from controller.admission.hint_request import (
     Workload,
     decode_workload,
     has_room,
+    image_of,
+    name_by_owner,
     requests_gpus,
     score_request,
     told,
@@ -42,6 +44,8 @@ from controller.placement.snapshot import Scene
 from gpuwarden.moment import NS_PER_S
 
 HINTS: Final = "/mutate/hints"
+RADIX_HINTS: Final = "/mutate/radix-hints"
+"""Of namespaces with radix's label alone: as there, what has no job type is left as it is."""
 TYPES_LAST_NS: Final = 5 * NS_PER_S
 """Which nodes have which type is worked out again after so long: it takes all nodes."""
 _UNTOUCHED: Final = Verdict()
@@ -57,6 +61,7 @@ class Untouched(StrEnum):
     DECIDED = "decided"
     """It has the annotations: its Job got them, or it is a copy."""
     NO_JOB_TYPE = "no_job_type"
+    """And no owner that stands for it."""
     NO_GPUS = "no_gpus"
     TOO_LARGE = "too_large"
     REQUIREMENT_UNREADABLE = "requirement_unreadable"
@@ -137,14 +142,21 @@ class HintWebhook:
         self._types: tuple[int, GpuTypes] | None = None
 
     def handlers(self) -> Mapping[str, AdmissionHandler]:
-        """The handler by its path."""
-        return {HINTS: self.hint}
+        """The handlers by their paths."""
+        return {HINTS: self.hint, RADIX_HINTS: self.hint_job_types}
 
     async def hint(self, request: AdmissionRequest) -> Verdict:
         """Answer the creation of a Pod or a Job.
 
         A dry run is not hinted: the scorer counts what it is asked.
         """
+        return await self._answer(request, by_owner=True)
+
+    async def hint_job_types(self, request: AdmissionRequest) -> Verdict:
+        """The same for those with a job type alone."""
+        return await self._answer(request, by_owner=False)
+
+    async def _answer(self, request: AdmissionRequest, *, by_owner: bool) -> Verdict:
         resource = (request.resource.group, request.resource.resource)
         is_creation = (request.operation, request.sub_resource) == ("CREATE", "")
         if self._report or request.dry_run or not is_creation or resource not in _RESOURCES:
@@ -154,7 +166,7 @@ class HintWebhook:
         except PodDecodeError as error:
             subject = _Subject(request.namespace, request.name)
             return self._untouched(subject, Untouched.UNREADABLE, str(error))
-        found = told(work)
+        found = told(work, name_by_owner(work, request.namespace) if by_owner else "")
         subject = _Subject(request.namespace, request.name or work.pod.shown_name)
         verdict = await self._hinted(subject, work, found.features)
         return Verdict(patch=verdict.patch, warnings=found.warnings, result=verdict.result)
@@ -184,8 +196,9 @@ class HintWebhook:
             return self._untouched(subject, Untouched.NO_CANDIDATES)
         if not self._breaker.lets(sources.boottime_ns()):
             return self._untouched(subject, Untouched.BREAKER_OPEN)
+        image = image_of(pod, rules.requirements.managed_resources)
         try:
-            score = await self._score(subject.namespace, features, found, types)
+            score = await self._score(subject.namespace, features, found, types, image)
         except ScoreError as error:
             return self._untouched(subject, error.fault, str(error))
         decided = Decided(
@@ -224,11 +237,16 @@ class HintWebhook:
         return next((reason for holds, reason in checks if holds), None)
 
     async def _score(
-        self, namespace: str, features: Features, found: tuple[str, ...], types: GpuTypes
+        self,
+        namespace: str,
+        features: Features,
+        found: tuple[str, ...],
+        types: GpuTypes,
+        image: str,
     ) -> Score:
         sources = self._sources
         colocated = sources.colocated(namespace)
-        question = score_request(features, found, colocated, types.memory_gib)
+        question = score_request(features, found, colocated, types.memory_gib, image)
         self._breaker = self._breaker.trying(sources.boottime_ns())
         try:
             body = await sources.ask(question)

@@ -1,4 +1,4 @@
-"""Follows the runs of pods with job types, for whoever learns from them.
+"""Follows the runs of pods, for whoever learns from them.
 
 Only an end that is seen counts: what had ended before the first list is left alone.
 """

@@ -76,7 +76,7 @@ class KnownPod:
     job_type: str = ""
     """Of one that is bound, has not ended and may have GPUs; for hints."""
     run: PodRun | None = None
-    """Of one with a job type, from its binding on, also once it has ended."""
+    """Of one with a job type or an owner, from its binding on, also once it has ended."""
 
 
 def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:

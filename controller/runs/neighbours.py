@@ -11,7 +11,7 @@ MOST_TYPES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """How long a pod with a job type ran on its node; wall clock of that node."""
+    """How long a pod with GPUs ran on its node; wall clock of that node."""
 
     job_type: str
     began_ns: int
@@ -20,7 +20,7 @@ class Stay:
 
 
 class Neighbours:
-    """Pods with job types by node, and those that ended beside one that still runs.
+    """Pods with runs by node, and those that ended beside one that still runs.
 
     Used from one event loop. Its caller reports each pod again when its stay changes.
     """

@@ -21,7 +21,7 @@ _MIG: Final = key_of("MIG-")
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A pod with a job type whose end was seen."""
+    """A pod whose end was seen."""
 
     namespace: str
     name: str
@@ -29,7 +29,7 @@ class EndedRun:
     node: str
     run: PodRun
     beside: tuple[str, ...] = ()
-    """Job types that ran on its node for half of its time or longer."""
+    """Job types, and owners, that ran on its node for half of its time or longer."""
 
 
 def observation(

@@ -3,7 +3,6 @@
 Times are those of the node's kubelet, in whole seconds. Pulling images is no part of a run.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,9 +11,8 @@ from typing import Final
 
 import msgspec
 
-from controller.admission.hint_request import job_type_of
+from controller.admission.hint_request import digest_in, gpu_containers, name_of
 from controller.admission.pod import AdmittedPod
-from controller.placement.pod import requested
 from controller.placement.requirements import Requirements, RequirementsInvalid
 from gpuwarden.moment import NS_PER_S, wall_ns
 
@@ -49,9 +47,10 @@ class Unreported(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodRun:
-    """Of a bound pod with a job type that has GPUs, or may have."""
+    """Of a bound pod with a job type or an owner that has GPUs, or may have."""
 
     job_type: str
+    """Or what stands for it, by the pod's owner."""
     by_kubelet: bool
     """Whether kubelet gives it its GPUs."""
     began_ns: int | None = None
@@ -116,7 +115,6 @@ class _Ran(_Object, frozen=True, gc=False):
 _RAN: Final = msgspec.json.Decoder(_Ran)
 _DISRUPTED: Final = "DisruptionTarget"
 _SUCCEEDED: Final = "Succeeded"
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def run_of(
@@ -127,9 +125,9 @@ def run_of(
 ) -> PodRun | None:
     """The run of a pod, whose JSON is `body`; `resources` are those by which kubelet gives GPUs.
 
-    None for a pod that is not bound, has no job type, or asks for no GPU.
+    None for a pod that is not bound, has neither job type nor owner, or asks for no GPU.
     """
-    job_type = job_type_of(pod)
+    job_type = name_of(pod)
     if not job_type or not pod.spec.node_name:
         return None
     if isinstance(needs, RequirementsInvalid) or not needs.count:
@@ -143,7 +141,7 @@ def run_of(
         by_kubelet=bool(needs.requests),
         began_ns=wall_ns(min(starts)) if starts else None,
         ended_ns=wall_ns(max(ends)) if starts and len(ends) == len(mine) else None,
-        image=_digest(mine[0].image_id) if mine else "",
+        image=digest_in(mine[0].image_id) if mine else "",
     )
     if not pod.has_ended:
         return run
@@ -153,11 +151,10 @@ def run_of(
 def _with_gpus(
     pod: AdmittedPod, statuses: Iterable[_Container], resources: tuple[str, ...]
 ) -> list[_Container]:
-    """Those of the containers that ask kubelet for GPUs; all of them where none does."""
-    containers = pod.spec.containers or ()
-    asking = [x for x in containers if any(requested(x.resources, y) for y in resources)]
+    """Of the containers whose run counts."""
     by_name = {x.name: x for x in statuses}
-    return [by_name[x.name] for x in asking or containers if x.name in by_name]
+    mine = gpu_containers(pod.spec.containers, resources)
+    return [by_name[x.name] for x in mine if x.name in by_name]
 
 
 def _start(container: _Container) -> datetime | None:
@@ -168,11 +165,6 @@ def _start(container: _Container) -> datetime | None:
 def _end(container: _Container) -> datetime | None:
     state = container.state.terminated
     return None if state is None else state.finished_at
-
-
-def _digest(image: str) -> str:
-    found = _DIGEST.search(image)
-    return "" if found is None else found[0]
 
 
 def _how(run: PodRun, pod: AdmittedPod, status: _Status, *, restarts: bool) -> RunEnd | Unreported:

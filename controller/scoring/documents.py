@@ -89,6 +89,7 @@ def read_score(document: Mapping[str, Any], known: Mapping[str, float]) -> Score
             colocated=_names(document, "colocated_job_types", "colocated"),
             gpu_mem_gb=_feature(features, "gpu_mem_gb", warnings),
             memory_gb={**known, **_memories(document, candidates, warnings)},
+            image=_optional_name(document, "image"),
         ),
         counts=not _flag(document, "dry_run", default=False),
         warnings=(*warnings, *_checked_features(features)),

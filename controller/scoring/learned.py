@@ -5,7 +5,7 @@ are no baseline, and count as run times only until there is one. Must not know w
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -13,7 +13,9 @@ from controller.scoring.estimate import NO_RUNS, Moments
 from controller.scoring.parameters import Parameters
 
 _TRUST_AFTER_CHANGE = 1.0
-"""Runs that all runs before a change of driver or image are worth after it."""
+"""Runs that all runs before a driver or an image that is new are worth after it."""
+MOST_VARIANTS = 8
+"""Pairs of driver and image that are remembered for one pair; the last one included."""
 MOST_TYPES = 64
 """GPU types that are remembered for one type of job: a score compares them with each other."""
 
@@ -56,6 +58,30 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Runs of a pair with one driver and one image; empty where nobody said."""
+
+    alone: Moments = NO_RUNS
+    beside: Moments = NO_RUNS
+    driver: str = ""
+    image: str = ""
+
+    def agrees(self, driver: str, image: str) -> bool:
+        """Whether it may be with these; silence contradicts nothing."""
+        known = ((self.driver, driver), (self.image, image))
+        return not any(old and new and old != new for old, new in known)
+
+    def fresh(self, driver: str, image: str) -> "Variant":
+        """What it lets expect of another one: its runs, worth one."""
+        return Variant(
+            alone=self.alone.at_most(_TRUST_AFTER_CHANGE),
+            beside=self.beside.at_most(_TRUST_AFTER_CHANGE),
+            driver=driver or self.driver,
+            image=image or self.image,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """All that is remembered under a key; what is stored, exported and imported."""
 
@@ -69,8 +95,11 @@ class Row:
     failures: int = 0
     driver: str = ""
     image: str = ""
+    """Of the last run, as `alone` and `beside`."""
     number: int = 0
     """Of the observation that changed it last."""
+    earlier: tuple[Variant, ...] = ()
+    """Of a pair: the same with other drivers and images, the last that ran first."""
 
     @property
     def key(self) -> Key:
@@ -78,9 +107,39 @@ class Row:
         return Key(self.kind, self.job_type, self.other)
 
     @property
-    def runs(self) -> Moments:
-        """What tells the run time: the baseline, else runs beside others."""
-        return self.alone if self.alone.weight else self.beside
+    def variants(self) -> tuple[Variant, ...]:
+        """One at least, the last that ran first."""
+        last = Variant(alone=self.alone, beside=self.beside, driver=self.driver, image=self.image)
+        return (last, *self.earlier)
+
+    def runs(self, image: str = "") -> Moments:
+        """What tells the run time with this image: the baseline, else runs beside others.
+
+        Of the last runs with it; where there are none, or nobody knows it, of the last ones of all.
+        """
+        which: Row | Variant = (
+            self if not image or image == self.image else _most_like(self.variants, image)
+        )
+        return which.alone if which.alone.weight else which.beside
+
+    def turned_to(self, driver: str, image: str) -> "Row":
+        """The same with the variant that a run with these belongs to as the last one."""
+        variants = self.variants
+        found = next((x for x in variants if x.agrees(driver, image)), None)
+        others = [x for x in variants if x is not found and (x.alone.weight or x.beside.weight)]
+        last = found or _most_like(variants, image).fresh(driver, image)
+        return replace(
+            self,
+            alone=last.alone,
+            beside=last.beside,
+            driver=last.driver or driver,
+            image=last.image or image,
+            earlier=tuple(others)[: MOST_VARIANTS - 1],
+        )
+
+
+def _most_like(variants: Sequence[Variant], image: str) -> Variant:
+    return next((x for x in variants if image and x.image == image), variants[0])
 
 
 Before = Mapping[Key, Row | None]
@@ -155,17 +214,7 @@ class Learned:
         row = self._rows.get(key)
         if row is None:
             row = Row(kind=key.kind, job_type=key.job_type, other=key.other)
-        has_changed = any(
-            old and new and old != new
-            for old, new in ((row.driver, seen.driver), (row.image, seen.image))
-        )
-        if has_changed:
-            row = replace(
-                row,
-                alone=row.alone.at_most(_TRUST_AFTER_CHANGE),
-                beside=row.beside.at_most(_TRUST_AFTER_CHANGE),
-            )
-        return replace(row, driver=seen.driver or row.driver, image=seen.image or row.image)
+        return row.turned_to(seen.driver, seen.image)
 
     def _slowed(self, seen: Observation, excess: float) -> list[Row]:
         """Divide a slowdown among those that were there; what each is known for goes first."""

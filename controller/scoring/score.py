@@ -22,7 +22,7 @@ from controller.scoring.estimate import (
 )
 from controller.scoring.exploration import DecisionType, ExplorationWindow
 from controller.scoring.gpu_types import memory_of, relative_slowness
-from controller.scoring.learned import Learned, Row
+from controller.scoring.learned import Learned
 from controller.scoring.parameters import Parameters
 
 _COMPARED: Final = 16
@@ -46,6 +46,8 @@ class Job:
     """GiB that it needs of one GPU."""
     memory_gb: Mapping[str, float] = field(default_factory=dict)
     """GiB of one GPU by type, where the caller knows better than the names."""
+    image: str = ""
+    """What it will run, as runs are reported with it; empty where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +159,9 @@ class Scorer:
         A decision that does not count (a probe, a dry run) leaves the share of explorations alone.
         """
         large, too_small = self._by_size(job)
-        known = [x for x, row in self._learned.of_job(job.job_type).items() if row.runs.weight]
-        expected = {name: self.estimate(job.job_type, name) for name in {*known, *large}}
+        pairs = self._learned.of_job(job.job_type)
+        known = [name for name, row in pairs.items() if row.runs().weight]
+        expected = {x: self.estimate(job.job_type, x, job.image) for x in {*known, *large}}
         best = min(expected[name].mu for name in known or large)
         slowdowns = self._slowdowns(job)
         found = sorted(
@@ -178,10 +181,10 @@ class Scorer:
             too_small=too_small,
         )
 
-    def estimate(self, job_type: str, gpu_type: str) -> Estimate:
+    def estimate(self, job_type: str, gpu_type: str, image: str = "") -> Estimate:
         """Expected run time of a job with a GPU to itself."""
-        runs = self._runs(job_type, gpu_type)
-        location = self._location(job_type, gpu_type)
+        runs = self._runs(job_type, gpu_type, image)
+        location = self._location(job_type, gpu_type, image)
         if location is None and not runs.weight:
             usual = math.log(self._parameters.prior_mean) - self._variance / 2
             return from_logarithm(usual, self._variance)
@@ -242,20 +245,20 @@ class Scorer:
             certainty=certainty_of(estimate.spread, parameters.prior_spread),
             quiet=quiet_of(penalty, parameters.gamma_interference),
             fit=fit,
-            runs=self._runs(job.job_type, name).weight,
+            runs=self._runs(job.job_type, name, job.image).weight,
         )
 
     # --- what is expected
 
-    def _runs(self, job_type: str, gpu_type: str) -> Moments:
+    def _runs(self, job_type: str, gpu_type: str, image: str) -> Moments:
         row = self._learned.of_job(job_type).get(gpu_type)
-        return NO_RUNS if row is None else row.runs
+        return NO_RUNS if row is None else row.runs(image)
 
-    def _location(self, job_type: str, gpu_type: str) -> float | None:
+    def _location(self, job_type: str, gpu_type: str, image: str) -> float | None:
         """Where the job's runs on other types let its run time on this one lie."""
         total = weights = 0.0
         for name, row in self._learned.of_job(job_type).items():
-            runs = row.runs
+            runs = row.runs(image)
             if name != gpu_type and runs.weight:
                 weight = runs.weight / (runs.weight + 1)
                 total += weight * (runs.mean + self._difference(name, gpu_type, job_type))
@@ -270,16 +273,11 @@ class Scorer:
         here, there = self._learned.on_gpu(known), self._learned.on_gpu(wanted)
         few, many = sorted((here, there), key=len)
         both = (
-            name
+            (here[name].runs(), there[name].runs(here[name].image))
             for name in few
-            if name in many and name != besides and _ran(here[name], there[name])
+            if name in many and name != besides
         )
-        differences = [
-            there[name].runs.mean - here[name].runs.mean for name in islice(both, _COMPARED)
-        ]
+        ran = ((x, y) for x, y in both if x.weight and y.weight)
+        differences = [y.mean - x.mean for x, y in islice(ran, _COMPARED)]
         expected = math.log(relative_slowness(wanted, known))
         return (expected + math.fsum(differences)) / (1 + len(differences))
-
-
-def _ran(*rows: Row) -> bool:
-    return all(row.runs.weight for row in rows)

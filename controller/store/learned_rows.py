@@ -13,7 +13,8 @@ from controller.scoring.learned import Key, Row
 from controller.store.sqlite import StoreError
 
 VERSION: Final = 1
-"""Of the form of a row; a new field is a new version, with a migration of what is stored."""
+"""Of the form of a row. A new field has a default, for rows that lack it, and older programs skip
+it. What changes the meaning of the others is a new version, with a migration of what is stored."""
 
 
 class InUseError(Exception):
@@ -89,7 +90,8 @@ def decode_row(text: str | bytes) -> Row:
         row = msgspec.json.decode(text, type=Row)
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
         raise StoreError(f"no row of version {VERSION}: {error}") from None
-    counts = (*(x for m in (row.alone, row.beside) for x in (m.weight, m.squares)), row.failures)
+    sums = [moments for x in row.variants for moments in (x.alone, x.beside)]
+    counts = (*(x for moments in sums for x in (moments.weight, moments.squares)), row.failures)
     if min(*counts, row.number) < 0:
         raise StoreError(f"no row of version {VERSION}: a count is below 0")
     return row

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.admission.hint_webhook import HINTS
+from controller.admission.hint_webhook import HINTS, RADIX_HINTS
 from controller.kube.resources import HINT_CALLS
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from tests.chart.rendering import NAMESPACE, REQUIRED, notes, objects, one, render
@@ -63,8 +63,8 @@ def test_hints_are_ignored_where_they_fail_and_the_others_are_not(values: Object
     enforced = "Ignore" if "enforcement" in values else "Fail"
     assert [policies.pop(x) for x in (OURS, SEEDS)] == ["Ignore"] * 2
     assert set(policies.values()) == {enforced}
-    for name in (OURS, SEEDS):
-        assert found[name]["clientConfig"]["service"]["path"] == HINTS
+    for name, path in ((OURS, HINTS), (SEEDS, RADIX_HINTS)):
+        assert found[name]["clientConfig"]["service"]["path"] == path
         assert found[name]["reinvocationPolicy"] == "Never"
         assert found[name]["sideEffects"] == "NoneOnDryRun"
         rules = {(*x["apiGroups"], *x["operations"], *x["resources"]) for x in found[name]["rules"]}
@@ -146,4 +146,4 @@ def test_without_a_scorer_the_chart_has_nothing_of_it() -> None:
     assert "hints" not in one(found, "ConfigMap", "gpuwarden-controller-config")["data"]
     assert [x for x in found if x["metadata"]["name"] == ROLE] == []
     assert len(webhooks(found)) == 2
-    assert "/mutate/hints" not in str(objects(found, "MutatingWebhookConfiguration"))
+    assert "hints" not in str(objects(found, "MutatingWebhookConfiguration"))

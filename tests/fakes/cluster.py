@@ -247,9 +247,11 @@ class LiveCluster:
         self.webhooks = webhooks
         self.agent = agent
 
-    def create(self, name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    def create(
+        self, name: str, labels: dict[str, str] | None = None, **metadata: Any
+    ) -> dict[str, Any]:
         document = env_pod(name=name)
-        document["metadata"]["labels"] = labels or {}
+        document["metadata"] |= {"labels": labels or {}, **metadata}
         del document["metadata"]["uid"], document["metadata"]["resourceVersion"]
         return self.api.create("pods", document)
 

@@ -11,7 +11,8 @@ from tests.fakes.eventually import eventually
 from tests.fakes.scorer import fake_scorer
 
 HINTS = "/mutate/hints?timeout=5s"
-JOBS = {"resource": {"group": "batch", "version": "v1", "resource": "jobs"}}
+RADIX_HINTS = "/mutate/radix-hints?timeout=5s"
+JOBS: dict[str, Any] = {"resource": {"group": "batch", "version": "v1", "resource": "jobs"}}
 SEED = hinted_pod(
     annotations={
         "gpu.mem.gi": "40Gi",
@@ -36,9 +37,11 @@ def prepare(cluster: FakeCluster) -> None:
         cluster.api.create("priorityclasses", document)
 
 
-async def hinted(webhooks: Webhooks, pod: dict[str, Any], **request: Any) -> dict[str, Any]:
+async def hinted(
+    webhooks: Webhooks, pod: dict[str, Any], *, path: str = HINTS, **request: Any
+) -> dict[str, Any]:
     """The object as it would be stored; it is admitted whatever happens."""
-    found = await webhooks.post(HINTS, review_json(pod, namespace="plain", **request))
+    found = await webhooks.post(path, review_json(pod, namespace="plain", **request))
     assert found["response"]["allowed"] is True
     made: dict[str, Any] = applied(pod, patch_of(found))
     return made
@@ -89,6 +92,10 @@ async def test_the_pod_and_the_job_of_the_seed_end_with_class_and_annotations(
         assert await hinted(there.webhooks, pod) == pod
         assert len(scorer.questions) == before
         await there.controller.metric_is('gpuwarden_hints_total{result="decided"}', 1)
+        plain = job_of(hinted_pod(None))
+        assert await hinted(there.webhooks, plain, path=RADIX_HINTS, **JOBS) == plain
+        await hinted(there.webhooks, plain, **JOBS)
+        assert scorer.questions[before]["job_type"] == "plain/Job/train"
 
 
 async def test_a_scorer_that_lies_is_slow_or_dead_changes_nothing(cluster: FakeCluster) -> None:

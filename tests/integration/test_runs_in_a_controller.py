@@ -11,6 +11,13 @@ from tests.fakes.eventually import eventually
 from tests.fakes.score_program import gpuwarden_score
 from tests.fakes.scorer import fake_scorer
 
+WEB = {
+    "apiVersion": "apps/v1",
+    "kind": "StatefulSet",
+    "name": "web",
+    "uid": "u",
+    "controller": True,
+}
 LABELS = {"app.kubernetes.io/job-type": "training"}
 REPORTED = 'gpuwarden_hint_runs_total{result="reported"}'
 
@@ -72,8 +79,10 @@ async def test_what_is_told_is_what_the_evidence_says(cluster: FakeCluster) -> N
         await there.bound("train-0")
         change(there, "train-0", "Running", status_of(began=0))
         there.create("serve-0", {"app.kubernetes.io/job-type": "serving"})
-        await there.bound("serve-0")
-        change(there, "serve-0", "Running", status_of(began=20))
+        there.create("web-0", ownerReferences=[WEB])
+        for name in ("serve-0", "web-0"):
+            await there.bound(name)
+            change(there, name, "Running", status_of(began=20))
         node = there.api.objects.get("nodes", "node-1")
         node["metadata"]["labels"] = {"nvidia.com/gpu.product": "NVIDIA-L4"}
         there.api.change("nodes", node)
@@ -85,11 +94,15 @@ async def test_what_is_told_is_what_the_evidence_says(cluster: FakeCluster) -> N
             "job_type": "training",
             "gpu_type": H100_TYPE,
             "measured_runtime_s": 60.0,
-            "colocated_job_types": ["serving"],
+            "colocated_job_types": ["serving", "team-a/StatefulSet/web"],
             "status": "succeeded",
             "driver": "570.86.10",
             "run_id": uid,
         }
+        change(there, "web-0", "Succeeded", status_of(began=20, ended=70))
+        await there.controller.metric_is(REPORTED, 2)
+        assert scorer.runs[1]["job_type"] == "team-a/StatefulSet/web"
+        assert scorer.runs[1]["colocated_job_types"] == ["serving", "training"]
 
 
 async def test_with_observe_false_nothing_is_told(cluster: FakeCluster) -> None:

@@ -164,7 +164,7 @@ async def test_a_service_remembers_what_it_said_it_had_saved(opening: Open) -> N
     again = Running(store=opening())
     assert (await again.service.observe({**RUN, "job_type": "a"}))["saved"] is False
     assert await again.saving.write()
-    weights = {row.job_type: row.runs.weight for row in again.learned.rows()}
+    weights = {row.job_type: row.runs().weight for row in again.learned.rows()}
     assert weights == {"a": 2.0, "b": 2.0}
     assert (again.heard.gone, again.heard.whole) == (0, [(1, 2)])
     await again.end()
@@ -204,9 +204,9 @@ async def test_no_replica_loses_what_another_learned(
     assert pair[0].learned.rows() == pair[1].learned.rows()
     (row,) = pair[0].learned.rows()
     (whole,) = in_order(*runs)
-    assert (row.runs.weight, row.number) == (30.0, 30)
-    assert row.runs.mean == pytest.approx(whole.runs.mean)
-    assert row.runs.squares == pytest.approx(whole.runs.squares)
+    assert (row.runs().weight, row.number) == (30.0, 30)
+    assert row.runs().mean == pytest.approx(whole.runs().mean)
+    assert row.runs().squares == pytest.approx(whole.runs().squares)
     assert server.rows("SELECT count(*) FROM gpuwarden_score_learned") == [(1,)]
 
 
@@ -286,7 +286,7 @@ async def test_a_write_whose_answer_is_lost_counts_once(
         assert (await other.service.observe(RUN))["saved"] is True
     assert await replica.saving.write()
     await other.saving.write()
-    weights = {row.job_type: row.runs.weight for row in other.learned.rows()}
+    weights = {row.job_type: row.runs().weight for row in other.learned.rows()}
     assert weights == {"train": 2.0 if others else 1.0, "more": 1.0}
     assert set(replica.learned.rows()) == set(other.learned.rows())
     await replica.end()

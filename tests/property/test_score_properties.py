@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from controller.scoring.assignment import transport_plan, whole_assignment
 from controller.scoring.estimate import NO_RUNS, Moments
 from controller.scoring.exploration import DecisionType, ExplorationWindow
-from controller.scoring.learned import Learned, Observation
+from controller.scoring.learned import MOST_VARIANTS, Learned, Observation
 from controller.scoring.parameters import Parameters
 from controller.scoring.score import (
     Candidate,
@@ -35,10 +36,11 @@ RUNS = st.lists(
         colocated=st.lists(st.sampled_from(JOBS), max_size=3, unique=True).map(tuple),
         succeeded=st.booleans(),
         driver=st.sampled_from(["", "1", "2"]),
-        image=st.sampled_from(["", "x"]),
+        image=st.sampled_from(["", "x", "y"]),
     ),
     max_size=25,
 )
+IMAGES = st.lists(st.sampled_from([f"sha256:{x}" for x in range(12)]), max_size=60)
 CANDIDATES = st.lists(st.sampled_from(TYPES), min_size=1, unique=True)
 COLOCATED = st.lists(st.sampled_from(JOBS), unique=True)
 NEED = st.none() | st.floats(0.1, 24)
@@ -127,6 +129,81 @@ def test_more_slowdown_gives_no_better_score(runs: list[Observation], colocated:
     loud = Scorer(Parameters(), known).score(job(["mine"], colocated, None)).chosen
     assert loud.score <= quiet.score
     assert loud.relative_cost >= quiet.relative_cost
+
+
+# --- images
+
+
+def ran(image: str, seconds: float) -> Observation:
+    return Observation(job_type="a", gpu_type="mine", runtime_s=seconds, image=image)
+
+
+@settings(max_examples=60)
+@given(
+    usual=st.dictionaries(st.sampled_from("xyz"), st.floats(10, 1e5), min_size=2, max_size=3),
+    noise=st.lists(st.floats(0.9, 1.1), min_size=40, max_size=40),
+)
+def test_images_that_take_turns_are_each_known(usual: dict[str, float], noise: list[float]) -> None:
+    runs = [ran(image, seconds * factor) for factor in noise for image, seconds in usual.items()]
+    scorer = Scorer(Parameters(), learned(runs))
+    for image, seconds in usual.items():
+        found = scorer.estimate("a", "mine", image)
+        # what another image had been known for is worth one run of forty
+        assert found.mu == pytest.approx(seconds, rel=0.5)
+    last = list(usual)[-1]
+    assert scorer.estimate("a", "mine") == scorer.estimate("a", "mine", last)
+    assert scorer.estimate("a", "mine", "unknown") == scorer.estimate("a", "mine", last)
+
+
+@settings(max_examples=60)
+@given(before=st.lists(SECONDS, min_size=1, max_size=30), after=SECONDS)
+def test_a_new_image_forgets(before: list[float], after: float) -> None:
+    row = learned([*(ran("x", s) for s in before), ran("y", after)]).of_job("a")["mine"]
+    old = learned([ran("x", s) for s in before]).of_job("a")["mine"]
+    assert row.runs().weight == 2.0
+    assert row.runs().mean == pytest.approx((old.runs().mean + math.log(after)) / 2)
+    assert row.runs("x") == old.runs()
+
+
+@settings(max_examples=60)
+@given(images=IMAGES, driver=st.sampled_from(["", "1"]))
+def test_so_much_is_remembered_of_a_pair_whatever_runs(images: list[str], driver: str) -> None:
+    found = Learned(Parameters(retention_observations=5))
+    for image in images:
+        found.observe(replace(ran(image, 100.0), driver=driver))
+        row = found.of_job("a")["mine"]
+        assert row.image == image
+        assert len({x.image for x in row.variants}) == len(row.variants) <= MOST_VARIANTS
+        assert all(x.alone.weight <= 5 for x in row.variants)
+    recent = list(dict.fromkeys(reversed(images)))[:MOST_VARIANTS]
+    rows = found.of_job("a").values()
+    assert [x.image for row in rows for x in row.variants] == recent
+
+
+@settings(max_examples=60)
+@given(
+    runs=st.lists(st.tuples(SECONDS, COLOCATED, st.booleans()), max_size=25),
+    candidates=CANDIDATES,
+)
+def test_with_one_image_and_driver_nothing_depends_on_them(
+    runs: list[tuple[float, list[str], bool]], candidates: list[str]
+) -> None:
+    plain = [
+        Observation(
+            job_type="a",
+            gpu_type=TYPES[at % 3],
+            runtime_s=seconds,
+            colocated=tuple(beside),
+            succeeded=succeeded,
+        )
+        for at, (seconds, beside, succeeded) in enumerate(runs)
+    ]
+    named = [replace(x, image="sha256:1", driver="570") for x in plain]
+    asked = job(candidates, [], None)
+    expected = Scorer(Parameters(), learned(plain)).score(asked)
+    for image in ("", "sha256:1", "sha256:2"):
+        found = Scorer(Parameters(), learned(named)).score(replace(asked, image=image))
+        assert found == expected
 
 
 @settings(max_examples=60)

@@ -10,6 +10,7 @@ from controller.admission.hint_request import (
     Told,
     decode_workload,
     has_room,
+    image_of,
     job_type_of,
     requests_gpus,
     score_request,
@@ -20,12 +21,13 @@ from controller.placement.pod import PodDecodeError, decode_pod
 from controller.scoring.documents import read_document, read_score
 from tests.builders.admitted_pods import container, new_pod
 from tests.builders.hinted import hinted_pod, job_of, workload
+from tests.builders.runs import DIGEST, OTHER_DIGEST
 
 GPU = ("nvidia.com/gpu",)
 
 
 def features(document: dict[str, object]) -> Features:
-    found = told(workload(document)).features
+    found = told(workload(document), "").features
     assert found is not None
     return found
 
@@ -34,8 +36,22 @@ def features(document: dict[str, object]) -> Features:
 
 
 def test_without_a_job_type_nothing_is_told() -> None:
-    assert told(workload(hinted_pod(None))) == Told(None)
-    assert told(workload(hinted_pod(None, annotations={"gpu.mem.gi": "x"}))) == Told(None)
+    assert told(workload(hinted_pod(None)), "") == Told(None)
+    assert told(workload(hinted_pod(None, annotations={"gpu.mem.gi": "x"})), "") == Told(None)
+
+
+def test_an_owner_stands_for_a_job_type_that_is_not_there_or_cannot_be_read() -> None:
+    more = {"gpu.mem.gi": "40Gi"}
+    plain = workload(hinted_pod(None, annotations=more))
+    assert told(plain, "team-a/Job/train") == Told(Features("team-a/Job/train", 40.0))
+    typed = workload(hinted_pod("training", annotations=more))
+    assert told(typed, "team-a/Job/train") == Told(Features("training", 40.0))
+    found = told(workload(hinted_pod("a b", annotations={"gpu.mem.gi": "x"})), "team-a/Job/train")
+    assert found.features == Features("team-a/Job/train")
+    assert [x.split(":")[1].strip() for x in found.warnings] == [
+        "app.kubernetes.io/job-type",
+        "gpu.mem.gi",
+    ]
 
 
 def test_a_job_type_alone_is_enough() -> None:
@@ -100,7 +116,7 @@ def test_memory_is_a_quantity_or_gibibytes(text: str, gib: float) -> None:
     "text", ["nan", "inf", "-40", "40 Gi", "", "0", "0Gi", "much", "1e3", "4000000000", "40gi"]
 )
 def test_memory_that_is_no_amount_is_left_out_with_a_warning(text: str) -> None:
-    found = told(workload(hinted_pod(annotations={"gpu.mem.gi": text})))
+    found = told(workload(hinted_pod(annotations={"gpu.mem.gi": text})), "")
     assert found.features == Features("training")
     (warning,) = found.warnings
     assert warning.startswith("gpuwarden: gpu.mem.gi: ")
@@ -109,7 +125,7 @@ def test_memory_that_is_no_amount_is_left_out_with_a_warning(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "nan", "many", "", "1234567890", "٣"])
 def test_a_batch_size_that_is_no_count_is_left_out_with_a_warning(text: str) -> None:
-    found = told(workload(hinted_pod(annotations={"ml.batch_size": text})))
+    found = told(workload(hinted_pod(annotations={"ml.batch_size": text})), "")
     assert found.features == Features("training")
     (warning,) = found.warnings
     assert warning.startswith("gpuwarden: ml.batch_size: ")
@@ -125,7 +141,7 @@ def test_the_largest_batch_size_and_the_longest_tenant_count() -> None:
 
 @pytest.mark.parametrize("text", ["", "t" * 254])
 def test_a_tenant_without_a_name_is_the_default_one(text: str) -> None:
-    found = told(workload(hinted_pod(annotations={"gpuwarden.dev/tenant": text})))
+    found = told(workload(hinted_pod(annotations={"gpuwarden.dev/tenant": text})), "")
     assert found.features == Features("training", tenant="default")
     (warning,) = found.warnings
     assert warning.endswith(" is ignored, expected 1 to 253 characters")
@@ -133,7 +149,7 @@ def test_a_tenant_without_a_name_is_the_default_one(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a b", "-a", "a-", "a" * 64, "a/b", "ä"])
 def test_a_job_type_that_no_label_can_hold_is_none(text: str) -> None:
-    found = told(workload(hinted_pod(text)))
+    found = told(workload(hinted_pod(text)), "")
     assert found.features is None
     (warning,) = found.warnings
     assert warning.startswith("gpuwarden: app.kubernetes.io/job-type: ")
@@ -226,6 +242,33 @@ def test_the_question_is_the_one_that_radix_asks() -> None:
         "candidate_gpu_mem_gb": {},
         "colocated_job_types": [],
     }
+
+
+def test_the_image_is_told_where_its_digest_is_known() -> None:
+    body = score_request(Features("t"), ("a",), (), {}, DIGEST)
+    assert json.loads(body)["image"] == DIGEST
+    assert read_score(read_document(body), {}).job.image == DIGEST
+
+
+@pytest.mark.parametrize(
+    ("containers", "digest"),
+    [
+        ([container(gpus=1, image=f"example.org/a:1@{DIGEST}")], DIGEST),
+        ([container(gpus=1, image="example.org/a:1")], ""),
+        ([container(gpus=1, image=f"a@{DIGEST[:-1]}")], ""),
+        ([container(image=f"log@{OTHER_DIGEST}"), container(gpus=1, image=f"a@{DIGEST}")], DIGEST),
+        ([container(image=f"a@{DIGEST}"), container(image=f"log@{OTHER_DIGEST}")], DIGEST),
+        ([container(gpus=1, image=f"a@{DIGEST}"), container(gpus=1, image="b:1")], DIGEST),
+        ([{"name": "main"}], ""),
+        ([], ""),
+    ],
+)
+def test_the_image_is_that_of_the_first_container_with_gpus(
+    containers: list[dict[str, object]], digest: str
+) -> None:
+    pod = hinted_pod()
+    pod["spec"]["containers"] = containers
+    assert image_of(workload(pod).pod, GPU) == digest
 
 
 def test_memory_is_never_told_smaller_than_it_was_asked_for() -> None:

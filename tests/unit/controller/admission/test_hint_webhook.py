@@ -11,6 +11,7 @@ from controller.admission.hint_patch import Bucket, LeftOut, PriorityClass
 from controller.admission.hint_score import OPEN_NS, Score, ScoreError, ScoreFault
 from controller.admission.hint_webhook import (
     HINTS,
+    RADIX_HINTS,
     TYPES_LAST_NS,
     HintDecision,
     HintRules,
@@ -39,8 +40,9 @@ from tests.builders.hinted import (
     machine,
     room,
 )
+from tests.builders.runs import DIGEST
 
-JOBS = {"resource": {"group": "batch", "version": "v1", "resource": "jobs"}}
+JOBS: dict[str, Any] = {"resource": {"group": "batch", "version": "v1", "resource": "jobs"}}
 
 
 @dataclass
@@ -81,8 +83,8 @@ class World:
             await self.hint(other)
         return self.answers(body)
 
-    async def hint(self, document: Document, **request: Any) -> Verdict:
-        handler = self.webhook.handlers()[HINTS]
+    async def hint(self, document: Document, *, path: str = HINTS, **request: Any) -> Verdict:
+        handler = self.webhook.handlers()[path]
         return await handler(request_of(review_json(document, **request)))
 
     async def result(self, document: Document, **request: Any) -> str:
@@ -146,6 +148,32 @@ async def test_a_job_is_hinted_and_its_pods_are_then_left_alone() -> None:
     assert world.decisions.pop().name == "train"
     pod = hinted_pod() | made["spec"]["template"]
     assert await world.result(pod) == "decided"
+    assert len(world.questions) == 1
+
+
+async def test_without_a_job_type_the_owner_stands_for_it() -> None:
+    """The pod gets no label: none could hold the name."""
+    world, pod = World(), hinted_pod(None)
+    owner = {"kind": "StatefulSet", "name": "serve", "controller": True}
+    pod["metadata"]["ownerReferences"] = [owner]
+    pod["spec"]["containers"][0]["image"] = f"serve@{DIGEST}"
+    made = applied(pod, documents((await world.hint(pod)).patch))
+    assert "labels" not in made["metadata"]
+    assert made["metadata"]["annotations"]["scheduler.radix.ai/chosen-gpu"] == A100_TYPE
+    job = job_of(hinted_pod(None))
+    del job["metadata"]["namespace"], job["spec"]["template"]["metadata"]
+    made = applied(job, documents((await world.hint(job, name="train", **JOBS)).patch))
+    assert made["spec"]["template"]["metadata"]["labels"] == {}
+    asked = [json.loads(x) for x in world.questions]
+    assert [x["job_type"] for x in asked] == ["team-a/StatefulSet/serve", "team-a/Job/train"]
+    assert [x.get("image") for x in asked] == [DIGEST, None]
+
+
+async def test_with_radixs_label_alone_only_job_types_count() -> None:
+    job = job_of(hinted_pod(None))
+    assert await World().result(job, path=RADIX_HINTS, **JOBS) == "no_job_type"
+    world = World()
+    assert (await world.hint(hinted_pod(), path=RADIX_HINTS)).patch
     assert len(world.questions) == 1
 
 

@@ -96,6 +96,21 @@ def test_whoever_ran_on_the_node_for_half_of_the_time_was_beside() -> None:
     assert cluster.names() == [("a", ("serving",)), ("long", ("etl", "training"))]
 
 
+def test_pods_without_a_job_type_count_by_their_owner() -> None:
+    cluster = Cluster()
+    cluster.listed()
+    owner = {"kind": "Job", "name": "etl-29401920", "controller": True}
+    metadata = {"labels": {}, "ownerReferences": [owner]}
+    parts: dict[str, Any] = {"metadata": metadata, "namespace": "team-b"}
+    cluster.starts("a", 0)
+    cluster.starts("owned", 0, **parts)
+    cluster.starts("bare", 0, metadata={"labels": {}})
+    cluster.ends("a", 0, 100)
+    cluster.ends("owned", 0, 120, **parts)
+    assert cluster.names() == [("a", ("team-b/CronJob/etl",)), ("owned", ("training",))]
+    assert cluster.ended[1].run.job_type == "team-b/CronJob/etl"
+
+
 def test_an_end_of_which_kubelet_lost_the_time_is_now() -> None:
     cluster = Cluster()
     cluster.listed()

@@ -63,7 +63,7 @@ async def test_what_was_learned_is_in_the_file_at_the_end(tmp_path: Path) -> Non
 
     path = tmp_path / "s.db"
     assert await served(path, during, ("score.explorationCap", "0.1")) == EXIT_OK
-    assert [row.runs.weight for row in export_rows(path)] == [1.0]
+    assert [row.runs().weight for row in export_rows(path)] == [1.0]
     lock = FileLock(path)
     lock.take()
     lock.release()

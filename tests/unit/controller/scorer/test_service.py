@@ -56,7 +56,7 @@ async def test_a_file_that_takes_nothing_leaves_answers_from_memory(running: Run
     running.sql("DROP TRIGGER full")
     assert await running.saving.write()
     assert (running.service.problem, running.saving.unsaved) == ("", 0)
-    assert {row.job_type: row.runs.weight for row in export_rows(running.path)} == {
+    assert {row.job_type: row.runs().weight for row in export_rows(running.path)} == {
         "train": 2.0,
         "more": 1.0,
     }
@@ -102,7 +102,7 @@ async def test_what_a_file_has_joins_what_was_learned_before_it_could_be_read(
     assert (await running.service.observe(RUN))["saved"] is False
     assert await running.saving.write()
     assert await running.runs() == 2.0
-    rows = {row.job_type: row.runs.weight for row in export_rows(path)}
+    rows = {row.job_type: row.runs().weight for row in export_rows(path)}
     assert rows == {"train": 2.0, "old": 1.0}
     await running.end()
 

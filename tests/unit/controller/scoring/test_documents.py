@@ -59,10 +59,12 @@ def test_a_whole_request() -> None:
             "features": {"gpu_mem_gb": 40, "batch_size": 32, "tenant": "team-a"},
             "colocated_job_types": ["infer", "infer", "etl"],
             "candidate_gpu_mem_gb": {"A100-80GB": 79.6},
+            "image": "sha256:1",
             "job_id": "ignored",
         },
         {},
     )
+    assert found.job.image == "sha256:1"
     assert (found.job.job_type, found.job.candidates) == ("train", ("A100-80GB", "L4-24GB"))
     assert found.job.colocated == ("infer", "etl")
     assert (found.job.gpu_mem_gb, found.job.memory_gb) == (40.0, {"A100-80GB": 79.6})
@@ -126,6 +128,8 @@ def test_a_feature_that_is_null_is_not_given() -> None:
         ({"candidate_gpu_mem_gb": 80}, "candidate_gpu_mem_gb"),
         ({"candidate_gpu_mem_gb": {"H100": 80}}, "candidate_gpu_mem_gb.H100"),
         ({"dry_run": "yes"}, "dry_run"),
+        ({"image": 1}, "image"),
+        ({"image": "x" * 254}, "image"),
     ],
 )
 def test_what_cannot_be_meant_names_its_field(change: dict[str, Any], field: str) -> None:

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from controller.scoring.learned import Key, Learned, Observation, Row, RowKind
+from controller.scoring.learned import (
+    MOST_VARIANTS,
+    Key,
+    Learned,
+    Observation,
+    Row,
+    RowKind,
+)
 from controller.scoring.parameters import Parameters
 
 
@@ -28,25 +35,25 @@ def pair(found: Learned, job: str = "train", gpu: str = "A100-80GB") -> Row:
 def test_a_run_alone_is_a_baseline() -> None:
     found = pair(learned(run(100), run(400)))
     assert (found.alone.weight, found.beside.weight) == (2.0, 0.0)
-    assert found.runs.mean == pytest.approx(math.log(200))
+    assert found.runs().mean == pytest.approx(math.log(200))
 
 
 def test_a_run_beside_others_is_no_baseline() -> None:
     found = pair(learned(run(100), run(400, "noisy")))
     assert (found.alone.weight, found.beside.weight) == (1.0, 1.0)
-    assert found.runs.mean == pytest.approx(math.log(100))
+    assert found.runs().mean == pytest.approx(math.log(100))
 
 
 def test_runs_beside_others_count_until_there_is_a_baseline() -> None:
-    assert pair(learned(run(400, "noisy"))).runs.mean == pytest.approx(math.log(400))
+    assert pair(learned(run(400, "noisy"))).runs().mean == pytest.approx(math.log(400))
 
 
 def test_a_failure_is_no_fast_run() -> None:
     found = learned(run(100))
     found.observe(replace(run(1), succeeded=False))
     row = pair(found)
-    assert (row.failures, row.runs.weight) == (1, 1.0)
-    assert row.runs.mean == pytest.approx(math.log(100))
+    assert (row.failures, row.runs().weight) == (1, 1.0)
+    assert row.runs().mean == pytest.approx(math.log(100))
 
 
 def test_slowdown_is_learned_from_the_baseline() -> None:
@@ -86,21 +93,94 @@ def test_a_change_makes_earlier_runs_worth_one(what: str) -> None:
     before = [replace(run(100), **old)] * 20
     found = learned(*before, replace(run(400), **new))
     row = pair(found)
-    assert row.runs.weight == 2.0
-    assert row.runs.mean == pytest.approx(math.log(200))
+    assert row.runs().weight == 2.0
+    assert row.runs().mean == pytest.approx(math.log(200))
     assert getattr(row, what) == "2"
+
+
+def image(name: str, seconds: float = 100.0) -> Observation:
+    return replace(run(seconds), image=name, driver="1")
+
+
+def test_an_image_that_comes_back_finds_what_was_known_of_it() -> None:
+    found = learned(*[image("a", 100)] * 20, image("b", 400), image("a", 100))
+    row = pair(found)
+    assert (row.image, row.runs().weight) == ("a", 21.0)
+    assert row.runs().mean == pytest.approx(math.log(100))
+    assert (row.runs("b").weight, row.runs("other")) == (2.0, row.runs())
+    assert [x.image for x in row.earlier] == ["b"]
+
+
+def test_images_in_turn_are_each_learned() -> None:
+    """The first one as if the other had never run."""
+    runs = [image("a", 100), image("a", 120), image("b", 400)] * 30
+    row = pair(learned(*runs))
+    alone = pair(learned(*[x for x in runs if x.image == "a"]))
+    assert row.runs("a") == alone.runs()
+    assert row.runs("b").weight == 31.0
+    assert row.runs("b").mean == pytest.approx(math.log(400), abs=0.05)
+
+
+def test_a_driver_that_comes_back_is_known_too_and_a_new_one_begins_with_the_same_image() -> None:
+    old = [image("a", 100)] * 20 + [image("b", 400)] * 20
+    new = replace(image("a", 50), driver="2")
+    row = pair(learned(*old, new))
+    assert (row.driver, row.image, row.runs().weight) == ("2", "a", 2.0)
+    assert row.runs().mean == pytest.approx((math.log(100) + math.log(50)) / 2)
+    row = pair(learned(*old, new, image("b", 400)))
+    assert (row.driver, row.image, row.runs().weight) == ("1", "b", 22.0)
+    assert row.runs("a").weight == 2.0  # with the driver that ran last
+
+
+def test_who_says_less_is_taken_for_the_last_that_agrees() -> None:
+    mixed = [image("a"), replace(image("b"), driver="2"), replace(run(), driver="1")]
+    row = pair(learned(*mixed))
+    assert (row.driver, row.image, row.runs().weight) == ("1", "a", 2.0)
+    row = pair(learned(*mixed, replace(run(), image="b")))
+    assert (row.driver, row.image, row.runs().weight) == ("2", "b", 3.0)
+    silent = pair(learned(image("a"), replace(run(), driver="2")))
+    assert (silent.driver, silent.image, silent.runs().weight) == ("2", "a", 2.0)
+    silent = pair(learned(image("a"), replace(run(), image="b")))
+    assert (silent.driver, silent.image, silent.runs().weight) == ("1", "b", 2.0)
+
+
+def test_runs_beside_others_are_forgotten_with_the_rest() -> None:
+    runs = [replace(image("a"), colocated=("noisy",))] * 20
+    assert pair(learned(*runs, replace(runs[0], image="b"))).beside.weight == 2.0
+
+
+def test_so_many_images_are_remembered_and_the_one_that_ran_longest_ago_goes() -> None:
+    names = [f"sha256:{x}" for x in range(MOST_VARIANTS)]
+    row = pair(learned(*map(image, names), image(names[0]), image("new")))
+    assert [x.image for x in row.variants] == ["new", names[0], *names[:1:-1]]
+    assert len(row.variants) == MOST_VARIANTS
+
+
+def test_an_image_that_only_failed_takes_nothing_from_the_others() -> None:
+    failed = replace(image("b"), succeeded=False)
+    first = pair(learned(failed, image("a"), failed))
+    assert (first.image, first.runs().weight, first.failures) == ("b", 1.0, 2)
+    assert [x.image for x in first.earlier] == ["a"]
+    back = pair(learned(*[image("a")] * 20, failed, image("a")))
+    assert (back.image, back.runs().weight) == ("a", 21.0)
+
+
+def test_slowdown_is_measured_against_the_baseline_of_the_image() -> None:
+    runs = [image("fast", 100), image("slow", 400)] * 20
+    runs += [replace(x, runtime_s=x.runtime_s * 1.5, colocated=("noisy",)) for x in runs]
+    assert learned(*runs).slowdown("train", "noisy") == pytest.approx(0.5, abs=0.06)
 
 
 def test_the_first_word_on_the_driver_is_no_change_and_silence_neither() -> None:
     found = learned(run(), replace(run(), driver="1"), run(), replace(run(), driver="1"))
-    assert (pair(found).runs.weight, pair(found).driver) == (4.0, "1")
+    assert (pair(found).runs().weight, pair(found).driver) == (4.0, "1")
 
 
 def test_an_estimate_weighs_so_many_runs_and_follows_a_drift() -> None:
     runs = [run(100)] * 100 + [run(400)] * 40
-    assert pair(learned(*runs, retention_observations=10)).runs.weight == 10.0
-    assert pair(learned(*runs, retention_observations=10)).runs.mean > math.log(380)
-    assert pair(learned(*runs)).runs.mean < math.log(200)
+    assert pair(learned(*runs, retention_observations=10)).runs().weight == 10.0
+    assert pair(learned(*runs, retention_observations=10)).runs().mean > math.log(380)
+    assert pair(learned(*runs)).runs().mean < math.log(200)
 
 
 def test_the_pair_that_is_unchanged_for_longest_is_forgotten() -> None:

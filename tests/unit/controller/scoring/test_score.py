@@ -209,3 +209,35 @@ def test_interference_can_be_switched_off() -> None:
     found = scorer(run(100), *[run(150, beside=("noisy",))] * 9, enable_interference=False)
     given = scored(found, A, colocated=("noisy",))
     assert (given.avoid, given.chosen.penalty, given.chosen.quiet) == ((), 0.0, 1.0)
+
+
+# --- images
+
+
+def of(image: str, seconds: float, gpu: str, job: str = "train") -> list[Observation]:
+    return [replace(run(seconds, gpu, job), image=image)] * 20
+
+
+def test_the_image_tells_which_runs_count() -> None:
+    """Without one that is known, those with the image that ran last."""
+    runs = [*of("x", 400, A), *of("x", 100, B), *of("y", 100, A), *of("y", 400, B)]
+    found = scorer(*runs)
+    chosen = scored(found, A, B, image="x").chosen
+    assert (chosen.gpu_type, chosen.runs) == (B, 20.0)
+    assert chosen.estimate.mu == pytest.approx(100, rel=0.2)
+    for image in ("y", "", "unknown"):
+        chosen = scored(found, A, B, image=image).chosen
+        assert (chosen.gpu_type, chosen.runs) == (A, 21.0)
+        assert chosen.estimate.mu == pytest.approx(100, rel=0.2)
+
+
+def test_on_a_new_type_runs_with_the_same_image_tell() -> None:
+    found = scorer(*of("x", 100, A), *of("y", 10_000, A))
+    assert found.estimate("train", H, "x").mu < 200
+    assert found.estimate("train", H, "y").mu > 1000
+    assert found.estimate("train", H) == found.estimate("train", H, "y")
+
+
+def test_types_are_compared_by_runs_with_one_image() -> None:
+    other = [*of("x", 100, A, "other"), *of("x", 100, B, "other"), *of("y", 10_000, B, "other")]
+    assert scorer(*other, *of("z", 100, A)).estimate("train", B).mu < 500

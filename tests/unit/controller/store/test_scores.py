@@ -1,13 +1,14 @@
 """The file of what was learned: one writer, all or nothing, and no row that nobody wrote."""
 
 import asyncio
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from controller.scoring.estimate import Moments
-from controller.scoring.learned import Row, RowKind
+from controller.scoring.learned import Row, RowKind, Variant
 from controller.store.learned_rows import (
     InUseError,
     News,
@@ -30,6 +31,7 @@ ROW = Row(
     driver="580.1",
     image="sha256:1",
     number=9,
+    earlier=(Variant(alone=Moments(2.0, 1.25, 0.75), driver="570.1", image="sha256:0"),),
 )
 OTHER = Row(kind=RowKind.BESIDE, job_type="train", other="infer", alone=Moments(1.0, 0.5), number=4)
 
@@ -53,6 +55,20 @@ def test_a_row_reads_as_it_was_written() -> None:
     assert decode_row(encode_row(ROW)) == ROW
 
 
+def test_a_row_of_an_earlier_version_reads_and_an_earlier_version_reads_ours() -> None:
+    """Until images were remembered beside the last one, rows had no `earlier`."""
+    written = (
+        '{"kind":"pair","job_type":"train","other":"L4","alone":{"weight":2.0,"mean":5.0,'
+        '"squares":0.5},"beside":{"weight":0.0,"mean":0.0,"squares":0.0},"failures":1,'
+        '"driver":"580.1","image":"sha256:1","number":7}'
+    )
+    row = decode_row(written)
+    assert (row.alone, row.earlier, row.number) == (Moments(2.0, 5.0, 0.5), (), 7)
+    assert decode_row(f'{written[:-1]},"later":[1]}}') == row  # so does an older program
+    ours = json.loads(encode_row(ROW))
+    assert ours.keys() - json.loads(written).keys() == {"earlier"}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -61,6 +77,8 @@ def test_a_row_reads_as_it_was_written() -> None:
         encode_row(ROW).replace('"pair"', '"odd"'),
         encode_row(ROW).replace("3.0", "-3.0"),
         encode_row(ROW).replace("0.25", "-0.25"),
+        encode_row(ROW).replace('"weight":2.0', '"weight":-2.0'),
+        encode_row(ROW).replace("0.75", "-0.75"),
         encode_row(ROW).replace('"failures":2', '"failures":-1'),
         encode_row(ROW).replace('"number":9', '"number":-1'),
         encode_row(ROW).replace("3.0", "NaN"),
