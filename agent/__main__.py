@@ -21,6 +21,7 @@ from gpuwarden.telemetry.names import Event
 
 PROGRAM = "gpuwarden-agent"
 SUPPORT = "support-bundle"
+_COMMANDS_HELP = f"`{PROGRAM} {SUPPORT}` collects what helps with a bug report; it has --help."
 
 
 def main(
@@ -32,7 +33,7 @@ def main(
         from agent import support_bundle  # noqa: PLC0415 -- an agent that runs needs none of it
 
         return support_bundle.main(arguments[1:])
-    loaded = settings_or_exit(PROGRAM, AGENT, arguments)
+    loaded = settings_or_exit(PROGRAM, AGENT, arguments, commands=_COMMANDS_HELP)
     settings = loaded.settings
     logs.configure(settings.log.level, settings.log.format, service=PROGRAM)
     logs.logger("agent").info(Event.CONFIG_EFFECTIVE, config=effective(loaded))

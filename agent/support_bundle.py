@@ -22,20 +22,23 @@ from gpuwarden.support.part import Part, missing
 
 _PROGRAM: Final = "gpuwarden-agent support-bundle"
 _STDOUT: Final = "-"
+_ABOUT: Final = (
+    "collect what helps with a bug report about the agent of this node; takes the agent's own flags"
+)
+_OUTPUT: Final = "file to write, `-` for standard output (default: a name with the time)"
+_OPS: Final = "where the agent's ops listener is (default: `listen.ops` of its settings)"
+_OWN: Final = f"Of this command: --output FILE: {_OUTPUT}; --ops HOST:PORT: {_OPS}."
 _EXIT_ERROR: Final = 1
 _EXIT_USAGE: Final = 2
 
 
 def main(argv: Sequence[str]) -> int:
     """Write one archive; returns the exit status."""
-    parser = argparse.ArgumentParser(prog=_PROGRAM, allow_abbrev=False, add_help=False)
-    parser.add_argument("--output", default="", metavar="FILE")
-    parser.add_argument("--ops", default=None, type=Address.parse, metavar="HOST:PORT")
-    own, rest = parser.parse_known_args(argv)
+    own, rest = parser().parse_known_args(argv)
     if own.output == _STDOUT and sys.stdout.isatty():
         sys.stderr.write(f"{_PROGRAM}: --output -: a terminal is no place for an archive\n")
         return _EXIT_USAGE
-    loaded = settings_or_exit(_PROGRAM, AGENT, rest, os.environ)
+    loaded = settings_or_exit(_PROGRAM, AGENT, rest, os.environ, commands=_OWN)
     ops = own.ops or reachable(loaded.settings.listen.ops)
     parts = [versions_part(), *settings_parts(loaded), *_of_listener(ops)]
     bundle = pack({"local": parts}, datetime.now(UTC))
@@ -45,6 +48,16 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.buffer.write(bundle.data)
         return 0
     return _kept(bundle.data, Path(own.output or bundle.name))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Its own arguments; the agent's follow."""
+    found = argparse.ArgumentParser(
+        prog=_PROGRAM, description=_ABOUT, allow_abbrev=False, add_help=False
+    )
+    found.add_argument("--output", default="", metavar="FILE", help=_OUTPUT)
+    found.add_argument("--ops", default=None, type=Address.parse, metavar="HOST:PORT", help=_OPS)
+    return found
 
 
 def _of_listener(ops: Address | None) -> list[Part]:

@@ -12,6 +12,7 @@ from typing import Final
 import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
 
 # isort: split
+from gpuwarden import __version__
 from sandbox.demo.checks import CHECKS
 from sandbox.demo.control import COMMANDS, NoDemoError, running_demo
 from sandbox.demo.output import say
@@ -35,12 +36,7 @@ DEFAULT_RATES = Rates(drop=0.05, restart=0.02, rotate=0.05, upgrade=0.1)
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="gpuwarden-sandbox", description=_ABOUT)
-    commands = parser.add_subparsers(dest="command", required=True)
-    _add_demo(commands.add_parser("demo", help=_DEMO, description=_DEMO))
-    _add_fleet(commands.add_parser("fleet", help=_FLEET, description=_FLEET))
-    _add_acts(commands)
-    parsed = parser.parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     if parsed.command in COMMANDS:
         return _act(parsed)
     try:
@@ -49,6 +45,17 @@ def main(arguments: list[str] | None = None) -> int:
         return run_fleet(_fleet_options(parsed))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of all commands."""
+    found = argparse.ArgumentParser(prog="gpuwarden-sandbox", description=_ABOUT)
+    found.add_argument("--version", action="version", version=f"gpuwarden-sandbox {__version__}")
+    commands = found.add_subparsers(dest="command", required=True)
+    _add_demo(commands.add_parser("demo", help=_DEMO, description=_DEMO))
+    _add_fleet(commands.add_parser("fleet", help=_FLEET, description=_FLEET))
+    _add_acts(commands)
+    return found
 
 
 def _add_demo(demo: argparse.ArgumentParser) -> None:
@@ -67,7 +74,8 @@ def _add_acts(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         about = f"{command.about}, in a demo that stays up (make demo KEEP=1)"
         added = commands.add_parser(name, help=command.about, description=about)
         if command.takes_node:
-            added.add_argument("node", choices=[node.name for node in simulated_nodes()])
+            names = [node.name for node in simulated_nodes()]
+            added.add_argument("node", choices=names, help=f"one of {', '.join(names)}")
         added.add_argument("--demo", type=Path, metavar="FOLDER", help="where several stay up")
 
 

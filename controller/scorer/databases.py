@@ -37,7 +37,7 @@ def score_store(
 
 
 def all_rows(database: Path | PostgresDatabase, password: str | None) -> tuple[Row, ...]:
-    """What a database has, also while services use it; raises StoreError."""
+    """What a database has, also while services use it; raises OSError, StoreError."""
     if isinstance(database, Path):
         return export_rows(database)
     found: list[Row] = []

@@ -96,7 +96,7 @@ async def _answered(
             return _json(await answer(read_document(body)))
     except BodyRefusedError as error:
         sink.refused(path, error.result)
-        response = _problem(error.status, str(error))
+        response = _problem(error.status, f"body: {error}", "body")
         response.force_close()
         return response
     except BadRequestError as error:

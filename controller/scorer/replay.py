@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from controller.scorer.failures import USAGE, failed
 from controller.scoring.parameters import Parameters
 from controller.scoring.replay import Draw, Report, read_alibaba, replay
 
@@ -21,16 +22,17 @@ _COLOURS: Final = ("#1f6fb4", "#c2571a", "#4d8f3a")
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; returns the exit status."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     try:
         with given.trace.open(newline="") as file:
             runs = read_alibaba(csv.reader(file))
         report = replay(runs, Parameters(), [_draw(seed) for seed in range(SHUFFLES)])
         if given.plot is not None:
             given.plot.write_text(svg(report))
-    except (OSError, ValueError, csv.Error) as error:
-        sys.stderr.write(f"gpuwarden-score replay: {error}\n")
-        return 1
+    except (ValueError, csv.Error) as error:
+        return failed("replay", ValueError(f"{given.trace}: {error}"), USAGE)
+    except OSError as error:
+        return failed("replay", error)
     sys.stdout.write(text(report))
     return 0
 
@@ -93,16 +95,17 @@ def _draw(seed: int) -> Draw:
     return random.Random(seed).choice  # noqa: S311 -- the same draws every time
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The arguments of the command."""
+    found = argparse.ArgumentParser(
         prog="gpuwarden-score replay",
         allow_abbrev=False,
         description="Say what the score would have cost on recorded runs, beside an oracle, chance,"
         " and the first type. Example: replay pai_task_table.csv --plot regret.svg",
     )
-    parser.add_argument("command", choices=["replay"], help=argparse.SUPPRESS)
-    parser.add_argument(
+    found.add_argument("command", choices=["replay"], help=argparse.SUPPRESS)
+    found.add_argument(
         "trace", type=Path, help="pai_task_table.csv of Alibaba's cluster-trace-gpu-v2020"
     )
-    parser.add_argument("--plot", type=Path, help="file for the regret after each job, as SVG")
-    return parser
+    found.add_argument("--plot", type=Path, help="file for the regret after each job, as SVG")
+    return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.scorer.databases import all_rows, put_rows
+from controller.scorer.failures import USAGE, failed
 from controller.scoring.learned import Row
 from controller.store.learned_rows import InUseError, decode_row, encode_row
 from controller.store.sqlite import StoreError
@@ -22,19 +23,20 @@ _USUAL: Final = next(key.default for key in SCORE.keys if key.name == "database"
 
 def main(arguments: Sequence[str]) -> int:
     """Run one of the two; returns the exit status."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     try:
         settings = _settings(given.database)
         database, password = settings.database, settings.database_password
         if given.command == "export":
             _write(given.output, all_rows(database, password))
         else:
-            rows = read_rows(_read(given.file))
+            rows = _rows_of(given.file)
             put_rows(database, password, rows, replace=given.replace)
             sys.stdout.write(f"{len(rows)} rows are in {database}\n")
-    except (SettingsError, StoreError, InUseError, OSError, ValueError) as error:
-        sys.stderr.write(f"gpuwarden-score {given.command}: {error}\n")
-        return 1
+    except (SettingsError, ValueError) as error:
+        return failed(given.command, error, USAGE)
+    except (StoreError, InUseError, OSError) as error:
+        return failed(given.command, error)
     return 0
 
 
@@ -75,26 +77,34 @@ def _write(output: Path | None, rows: Iterable[Row]) -> None:
         output.write_text(text)
 
 
-def _read(path: Path | None) -> str:
-    if path is None:
-        return sys.stdin.read(_MOST_BYTES)
-    with path.open() as file:
-        return file.read(_MOST_BYTES)
+def _rows_of(path: Path | None) -> tuple[Row, ...]:
+    try:
+        if path is None:
+            return read_rows(sys.stdin.read(_MOST_BYTES))
+        with path.open() as file:
+            return read_rows(file.read(_MOST_BYTES))
+    except ValueError as error:
+        raise ValueError(f"{path or 'standard input'}: {error}") from None
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gpuwarden-score", allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser() -> argparse.ArgumentParser:
+    """The arguments of both commands."""
+    found = argparse.ArgumentParser(prog="gpuwarden-score", allow_abbrev=False)
+    commands = found.add_subparsers(dest="command", required=True)
     export = commands.add_parser(
         "export",
         help="write what was learned",
-        description="Also while the service runs. Example: export --output learned.jsonl",
+        description="Write what was learned, also while the service runs."
+        " Example: export --output learned.jsonl",
     )
-    export.add_argument("--output", type=Path, help="file to write (default: standard output)")
+    export.add_argument(
+        "--output", type=Path, metavar="FILE", help="file to write (default: standard output)"
+    )
     imports = commands.add_parser(
         "import",
         help="read what was learned elsewhere",
-        description="Into a file: stop the service first. Example: import learned.jsonl --replace",
+        description="Read what was learned elsewhere. Into a file: stop the service first."
+        " Example: import learned.jsonl --replace",
     )
     imports.add_argument(
         "file", type=Path, nargs="?", help="file of an export (default: standard input)"
@@ -109,4 +119,4 @@ def _parser() -> argparse.ArgumentParser:
             " $GPUWARDEN_DATABASE_PASSWORD or in the file that $GPUWARDEN_DATABASE_PASSWORD_FILE"
             f" names (default: $GPUWARDEN_DATABASE, else {_USUAL})",
         )
-    return parser
+    return found

@@ -135,9 +135,9 @@ class ScoreFile:
 
 
 def export_rows(path: Path) -> tuple[Row, ...]:
-    """All rows of a file, also while a service writes it; raises StoreError."""
-    if not path.is_file():
-        raise StoreError(f"{path} is no file")
+    """All rows of a file, also while a service writes it; raises OSError, StoreError."""
+    with path.open("rb"):
+        pass  # what is not there must not be made
     file = open_store(path, SCORES)
     try:
         return read_all(file.connection)

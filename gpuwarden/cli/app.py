@@ -7,14 +7,17 @@ texts are here for the same reason.
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
 from cyclopts import App, CycloptsError
 
 from gpuwarden.cli.exit_codes import MEANING, CliError, ExitCode
 from gpuwarden.cli.help_text import HelpFormatter
-from gpuwarden.cli.terminal import STANDARD_INPUT, shown
+from gpuwarden.cli.terminal import STANDARD_INPUT, WIDTH, flowed, shown
 
+PROGRAM: Final = "gpuwarden"
+_PLUGIN: Final = "kubectl-gpuwarden"
 _PACKAGE: Final = "gpuwarden.cli.commands"
 _HELP: Final = (
     "Show the fleet of attested GPUs, explain decisions, accept and quarantine nodes,"
@@ -279,25 +282,36 @@ COMMANDS: Final[Mapping[str, Command]] = {
 """Command -> its place and help texts."""
 
 
-def build() -> App:
-    """The whole command tree."""
-    app = _app("gpuwarden", _HELP)
+def program_of(path: str) -> str:
+    """What a person has typed to start it: kubectl starts `kubectl-gpuwarden` as a plugin."""
+    return _PLUGIN.replace("-", " ") if PurePath(path).stem == _PLUGIN else PROGRAM
+
+
+def build(program: str = PROGRAM) -> App:
+    """The whole command tree, with `program` in usage and examples."""
+    app = _app(program, _HELP)
     codes = "; ".join(f"{int(code)} {text}" for code, text in MEANING.items())
-    app.help_epilogue = f"Example: gpuwarden nodes\n\nExit codes: {codes}."
+    app.help_epilogue = f"Example: {program} nodes\n\nExit codes: {codes}."
     app.version_flags = ("--version",)
     app.version = _version
     groups = {name: _app(name, help_) for name, help_ in _GROUPS.items()}
     for group, group_app in groups.items():
         first = next(x for words, x in COMMANDS.items() if words.startswith(f"{group} "))
-        group_app.help_epilogue = f"Example: {first.example}"
+        group_app.help_epilogue = _as(program, f"Example: {first.example}")
     for words, command in COMMANDS.items():
         group, _, name = words.rpartition(" ")
         parent = groups[group] if group else app
         place = f"{_PACKAGE}.{command.place}"
-        parent.command(place, name=name, help=command.summary, help_epilogue=command.epilogue)
+        parent.command(
+            place, name=name, help=command.summary, help_epilogue=_as(program, command.epilogue)
+        )
     for group_app in groups.values():
         app.command(group_app)
     return app
+
+
+def _as(program: str, epilogue: str) -> str:
+    return epilogue.replace(f"Example: {PROGRAM} ", f"Example: {program} ")
 
 
 def _version() -> str:
@@ -307,10 +321,10 @@ def _version() -> str:
     return version_line()
 
 
-def run(arguments: Sequence[str]) -> ExitCode:
+def run(arguments: Sequence[str], *, program: str = PROGRAM) -> ExitCode:
     """Run one command line and return its exit code; writes to standard output and error."""
     try:
-        code = build()(
+        code = build(program)(
             _with_standard_input(arguments),
             exit_on_error=False,
             print_error=False,
@@ -318,7 +332,9 @@ def run(arguments: Sequence[str]) -> ExitCode:
         )
         sys.stdout.flush()
     except CycloptsError as error:
-        return _fail(ExitCode.USAGE, f"{error}\nSee gpuwarden --help.")
+        from gpuwarden.cli.wrong_usage import wrong_usage  # noqa: PLC0415 - few need it
+
+        return _fail(ExitCode.USAGE, wrong_usage(error, program))
     except CliError as error:
         return _fail(error.code, str(error))
     except BrokenPipeError:
@@ -336,8 +352,10 @@ def _with_standard_input(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def _fail(code: ExitCode, text: str) -> ExitCode:
-    safe = "\n".join(shown(line) for line in text.splitlines())
-    sys.stderr.write(f"gpuwarden: {safe}\n")
+    lines = [shown(line) for line in f"gpuwarden: {text}".splitlines()]
+    if sys.stderr.isatty():
+        lines = [part for line in lines for part in flowed(line, WIDTH)]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
     return code
 
 

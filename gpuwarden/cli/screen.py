@@ -4,6 +4,7 @@ Colour is for terminals alone, and for nobody who has set NO_COLOR (no-color.org
 """
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,8 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from gpuwarden.cli.output import Format
-from gpuwarden.cli.terminal import WIDTH, Column, age, table, visible
+from gpuwarden.cli.tables import Column, table, visible
+from gpuwarden.cli.terminal import WIDTH, age
 
 T = TypeVar("T")
 
@@ -26,11 +28,18 @@ def has_colours() -> bool:
 
 def on_screen(columns: Sequence[Column[T]], rows: Iterable[T], output: Format) -> str:
     """A table for standard output; empty where there are no rows."""
-    found, wide = list(rows), output is Format.WIDE
+    found = list(rows)
     if not found:
         return ""
-    most = None if wide else WIDTH
-    return table(visible(columns, wide=wide), found, colours=has_colours(), most=most)
+    shown_columns = visible(columns, wide=output is Format.WIDE)
+    return table(shown_columns, found, colours=has_colours(), most=room(output))
+
+
+def room(output: Format) -> int | None:
+    """Columns that a row may take: the terminal's. None for `wide` and where a program reads."""
+    if output is Format.WIDE or not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size((WIDTH, 0)).columns
 
 
 def ago(at: str) -> str:

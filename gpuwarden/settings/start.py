@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gpuwarden import __version__
 from gpuwarden.finding import Finding, quoted
 from gpuwarden.settings.keys import Key
 from gpuwarden.settings.loader import (
@@ -127,6 +128,7 @@ def _parser(
     parser.add_argument(
         "--print-config", action="store_true", help="show the effective configuration and end"
     )
+    parser.add_argument("--version", action="version", version=f"{program} {__version__}")
     parser.add_argument("--set", action=Set, metavar="KEY=VALUE", help="set any key")
     for key in keys:
         parser.add_argument(

@@ -38,6 +38,12 @@ def unknown_variable(name: str, known: Iterable[str]) -> Finding:
     return unknown(_cut(name), suggestion, "environment", what="variable")
 
 
+def unknown_alias(name: str, known: Iterable[str]) -> Finding:
+    """A variable of another program that is like those that are taken, and not one of them."""
+    near = near_miss(name, sorted(known), closeness=_WHOLE_NAMES)
+    return unknown(_cut(name), near, "environment", what="variable")
+
+
 def _near_path(parts: KeyPath, known: Sequence[KeyPath]) -> str | None:
     """What is most like it in its section; else the one key of its name; else a key like it."""
     near = near_miss(parts[-1], _siblings(parts, known))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.generate_proto import ROOT, generate
+from tests.hang import HANG_S
 
 WIRES = ("gpuwarden/wire/v1", "gpuwarden/wire/spire", "gpuwarden/wire/kubelet")
 
@@ -33,6 +34,11 @@ def test_generated_code_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_proto_is_lint_clean() -> None:
     buf = Path(sys.executable).parent / "buf"
     run = subprocess.run(
-        [buf, "lint"], cwd=ROOT / "proto", capture_output=True, text=True, timeout=60, check=False
+        [buf, "lint"],
+        cwd=ROOT / "proto",
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
     assert (run.returncode, run.stdout) == (0, "")

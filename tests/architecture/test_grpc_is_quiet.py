@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 from tests.architecture.test_names import ROOT
+from tests.hang import HANG_S
 
 FIRST = "gpuwarden.telemetry.grpc_core"
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -62,7 +63,7 @@ def test_the_core_says_nothing_unless_asked(asked: str | None, *, lines: bool) -
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=True,
     )
     assert run.stdout == f"refused with {asked or 'NONE'}\n"

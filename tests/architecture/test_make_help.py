@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 from tests.architecture.test_names import ROOT
+from tests.hang import HANG_S
 from tests.integration.test_demo import DEMO
 
 WIDTH = 80
@@ -18,7 +19,7 @@ def printed(*arguments: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=True,
     )
     return run.stdout

@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.architecture.test_names import ROOT
+from tests.hang import HANG_S
 
 PROGRAM = """
 import sys
@@ -64,7 +65,7 @@ def imported(modules: str, requirements: str) -> set[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr
@@ -213,7 +214,7 @@ def test_the_installer_needs_nothing_installed() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr

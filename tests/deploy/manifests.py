@@ -11,6 +11,7 @@ from tests.chart.tools import tools
 from tests.e2e.lab.build import shelf
 from tests.e2e.lab.cache import cache_folder
 from tests.e2e.lab.upstreams import KUBERNETES, upstream
+from tests.hang import HANG_S
 
 KUSTOMIZE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize"
 BASE = KUSTOMIZE / "base"
@@ -26,7 +27,7 @@ def objects(folder: Path = BASE) -> list[Object]:
 def rendered(folder: Path) -> list[Object]:
     """What would be applied."""
     command = [kubectl(), "kustomize", folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 

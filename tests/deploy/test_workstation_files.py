@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gpuwarden.cli.cluster_connection import (
 from tests.deploy.manifests import BASE, KUSTOMIZE, container_of, objects, one, rendered
 from tests.deploy.test_admission_files import ADMISSION, overlay
 from tests.deploy.test_http_api_files import settings_of
+from tests.hang import HANG_S
 
 WORKSTATION = KUSTOMIZE / "components" / "workstation"
 KREW = KUSTOMIZE.parent / "krew"
@@ -121,6 +123,44 @@ def test_the_krew_manifest_has_what_krew_validates() -> None:
         for file in files - {"LICENSE"}:
             assert os.access(KREW / file, os.X_OK)
         assert {x["key"] for x in platform["selector"]["matchExpressions"]} == {"os", "arch"}
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["nod"], ["node", "nodes", ":4"]),
+        (["explain", ""], ["node", "pod", ":4"]),
+        (["node", "show", "gpu-"], ["gpu-a1", "gpu-b1", ":4"]),
+        (["node", "show", "x"], [":0"]),
+    ],
+)
+def test_kubectl_completes_words_and_names(
+    tmp_path: Path, words: list[str], answer: list[str]
+) -> None:
+    program = tmp_path / "kubectl-gpuwarden"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = nodes ] && printf "gpu-a1\\ngpu-b1\\n" && exit\n'
+        f'exec {sys.executable} -m gpuwarden.cli "$@"\n'
+    )
+    program.chmod(0o755)
+    ran = subprocess.run(
+        [KREW / "kubectl_complete-gpuwarden", *words],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=True,
+    )
+    assert (sorted(ran.stdout.split()[:-1]) + ran.stdout.split()[-1:], ran.stderr) == (answer, "")
+
+
+def test_the_plugin_prefers_the_program_of_its_own_name(tmp_path: Path) -> None:
+    for name in ("gpuwarden", "kubectl-gpuwarden"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    command = ["/bin/sh", str(KREW / "kubectl-gpuwarden"), "nodes"]
+    env = {"PATH": str(tmp_path)}
+    assert subprocess.check_output(command, env=env, text=True) == "kubectl-gpuwarden nodes\n"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Final
 
 from gpuwarden.cli.app import COMMANDS, build
 from gpuwarden.cli.exit_codes import MEANING
+from tests.docs_pages.other_programs import other_programs
 
 _HEAD: Final = """\
 # Command line
@@ -23,6 +24,10 @@ A plural lists (`nodes`, `gpus`, `reservations`, `classes`); a singular with a v
 (`node show`, `class diff`). `status`, `fit` and `explain` answer questions.
 
 Tables are for people and may change; `-o wide` has whole UUIDs, digests, times and more columns.
+On a terminal of 80 columns or more no table is wider than it: the last column goes on below, and
+long names lose their middle (`ip-10-0-12-34…nal`). Names that differ look different where there is
+room for it. `-o wide`, and whatever a pipe or file gets, has each row whole and on one line. What
+you are asked to approve is never cut.
 Times are ages by the clock of this machine. State is coloured on a terminal, unless `NO_COLOR` is
 set. Programs use `-o json` or `-o yaml`, which give the messages of `proto/gpuwarden/wire/v1/` with
 all their fields. Names and texts from nodes are untrusted: characters that are not printable are
@@ -54,7 +59,9 @@ def command_line_page() -> str:
     text = text.replace(connection.rstrip(), "Options of a [connection](#connection), too.")
     commands = "\n##".join(map(_with_example, text.split("\n##")))
     options = connection.partition("\n\n")[2]
-    return f"{_HEAD}{codes}\n## Connection\n\n{_ASKING}\n{options}\n{commands}\n"
+    return (
+        f"{_HEAD}{codes}\n## Connection\n\n{_ASKING}\n{options}\n{commands}\n\n{other_programs()}"
+    )
 
 
 def _with_example(section: str) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import sys
-import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -77,9 +76,7 @@ async def test_from_start_to_sigterm(world: AgentWorld) -> None:
     assert expires
     assert 3000 < float(expires[1]) <= 3600
     assert world.program is not None
-    begun = time.monotonic()
     assert await world.program.stop() == ExitCode.STOPPED
-    assert time.monotonic() - begun < 5
     assert world.controller.streams[0].ended
     state = decode_state((world.folder / "state" / FILE_NAME).read_bytes())
     assert state.instance_id == world.controller.streams[0].hello.instance_id

@@ -22,11 +22,12 @@ from sandbox.demo.run import TOTAL
 from sandbox.nvml.build import ROOT, build
 from tests.fakes.kept_demo import environment
 from tests.fakes.process_group import run_group
+from tests.hang import HANG_S
 
 PACKAGES = ("agent", "controller", "gpuwarden", "sandbox")
 DEMO = ("-m", "sandbox", "demo")
 """As `make demo` runs it: tests/architecture/test_make_help.py."""
-RUN_S = 150
+RUN_S = HANG_S
 
 
 @dataclass(frozen=True, slots=True)

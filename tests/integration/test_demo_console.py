@@ -17,6 +17,7 @@ from sandbox.demo.pods import EARLY, WAITING, plan
 from sandbox.nodes import HOPPER, LEGACY, simulated_nodes
 from sandbox.nvml.build import ROOT
 from tests.fakes.kept_demo import running_demo
+from tests.hang import HANG_S
 
 LAST = "    gpuwarden.wire"
 """How the last line of the list of things to try begins."""
@@ -72,7 +73,7 @@ def test_a_page_has_something_to_show(console: str, path: str, wanted: str) -> N
 def read(console: str, path: str) -> str:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection = HTTPSConnection(urlsplit(console).netloc, context=context, timeout=60)
+    connection = HTTPSConnection(urlsplit(console).netloc, context=context, timeout=HANG_S)
     with closing(connection):
         connection.request("GET", path)
         return " ".join(Text(connection.getresponse().read().decode()).words)

@@ -201,7 +201,7 @@ async def rotate_under_load(stage: Scene, turn: int, *, make_before_break: bool)
     await asyncio.gather(*loads)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(HANG_S)
 async def test_thirty_rotations_under_load_fail_no_call_and_drop_no_stream(
     tmp_path: Path,
 ) -> None:

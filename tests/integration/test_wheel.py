@@ -90,8 +90,8 @@ def test_the_scoring_service_is_a_program(installed: Installed) -> None:
     database = installed.folder / "score.db"
     run = installed.run("gpuwarden-score", "export", "--database", str(database))
     assert (run.returncode, run.stderr) == (
-        1,
-        f"gpuwarden-score export: {database} is no file\n",
+        2,
+        f"gpuwarden-score export: {database}: No such file or directory\n",
     )
 
 

@@ -11,7 +11,8 @@ from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.screen import ago, on_screen
-from gpuwarden.cli.terminal import Column, facts, joined, paragraph, short_hash, shown
+from gpuwarden.cli.tables import Column
+from gpuwarden.cli.terminal import facts, joined, paragraph, short_hash, shown
 from gpuwarden.evidence.class_document import (
     ClassDocument,
     Difference,
@@ -25,8 +26,8 @@ from gpuwarden.evidence.strict_json import DecodeError
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 CLASSES: Final[tuple[Column[pb.Class], ...]] = (
-    Column("CLASS", lambda x: short_hash(x.attestation_hash) or joined(x.names)),
-    Column("NAMES", lambda x: joined(x.names) if x.attestation_hash else ""),
+    Column("CLASS", lambda x: short_hash(x.attestation_hash) or joined(x.names), is_name=True),
+    Column("NAMES", lambda x: joined(x.names) if x.attestation_hash else "", is_name=True),
     Column("LEVEL", lambda x: x.level),
     Column("NODES", lambda x: str(len(x.nodes))),
     Column("GPUS", lambda x: str(x.gpu_count)),

@@ -25,7 +25,8 @@ from gpuwarden.cli.kubeconfig import (
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.screen import has_colours
-from gpuwarden.cli.terminal import WIDTH, Tone, paragraph, shown
+from gpuwarden.cli.tables import Tone
+from gpuwarden.cli.terminal import WIDTH, paragraph, shown
 from gpuwarden.cluster.access import Access, AccessError, pod_access
 from gpuwarden.cluster.api import ApiServer
 from gpuwarden.doctor.catalog import INSTALLED, NOT_YET

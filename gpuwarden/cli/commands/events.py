@@ -24,8 +24,9 @@ from gpuwarden.cli.every_replica import MissingLog, every_replica
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, json_line
-from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.terminal import WIDTH, Column, cells, column_widths, joined, line, shown, visible
+from gpuwarden.cli.screen import on_screen, room
+from gpuwarden.cli.tables import Column, Layout, visible
+from gpuwarden.cli.terminal import joined, shown
 from gpuwarden.counted import counted
 
 _POLL_S: Final = 0.5
@@ -205,6 +206,9 @@ class _Page:
         self._columns = columns
         self._output = output
         self._names_logs = names_logs
+        self._layout = Layout(
+            visible(columns, wide=output is Format.WIDE), most=room(output), least=_WIDTHS
+        )
 
     def begin(self, records: list[LogRecord], *, follows: bool) -> None:
         """Print those that are there."""
@@ -225,8 +229,7 @@ class _Page:
             return "".join(map(self._next, records))
         if not follows:
             return on_screen(self._columns, records, self._output) or "No events.\n"
-        titles = tuple(x.title for x in self._visible())
-        return self._row(titles) + "".join(map(self._next, records))
+        return self._layout.heading() + "".join(map(self._next, records))
 
     def _next(self, record: LogRecord) -> str:
         if self._output is Format.NAME:
@@ -235,16 +238,7 @@ class _Page:
             )
         if self._output in STRUCTURED:
             return json_line(_plain(record))
-        return self._row(cells(self._visible(), record))
-
-    def _visible(self) -> tuple[Column[LogRecord], ...]:
-        return visible(self._columns, wide=self._output is Format.WIDE)
-
-    def _row(self, row: tuple[str, ...]) -> str:
-        widths = list(column_widths([row]))
-        for at, least in enumerate(_WIDTHS):
-            widths[at] = max(widths[at], least)
-        return line(row, widths, most=None if self._output is Format.WIDE else WIDTH)
+        return self._layout.line(record)
 
 
 def _plain(record: LogRecord) -> dict[str, Any]:

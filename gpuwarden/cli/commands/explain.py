@@ -13,16 +13,8 @@ from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.pod_texts import explanation, named, of_first, refused, remedy, would_pass
 from gpuwarden.cli.screen import ago, on_screen
-from gpuwarden.cli.terminal import (
-    Column,
-    Tone,
-    facts,
-    joined,
-    paragraph,
-    short_hash,
-    short_uuid,
-    shown,
-)
+from gpuwarden.cli.tables import Column, Tone
+from gpuwarden.cli.terminal import facts, joined, paragraph, short_hash, short_uuid, shown
 from gpuwarden.counted import counted
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -68,7 +60,7 @@ RECORDS: Final[tuple[Column[placement_pb2.PodRecord], ...]] = (
     Column("RECORD", lambda x: str(x.seq)),
     Column("KIND", lambda x: x.kind),
     Column("DECISION", lambda x: x.decision),
-    Column("NODE", lambda x: x.node),
+    Column("NODE", lambda x: x.node, is_name=True),
     Column("AT", lambda x: x.at, wide=True),
     Column("GPUS", lambda x: joined(x.gpus), wide=True),
     Column("POD-UID", lambda x: x.uid, wide=True),
@@ -103,7 +95,7 @@ def _node_text(found: pb.ExplainNodeResponse, output: Format) -> str:
     parts.append(facts(_advice_of(found)) + _next_text(next_commands(found)))
     parts += [class_change_text("Its", one, output) for one in found.class_changes]
     if found.enrollment.HasField("candidate"):
-        parts.append(changes_text(found.enrollment.candidate))
+        parts.append(changes_text(found.enrollment.candidate, output))
     if found.refusals:
         table = on_screen(REFUSALS, found.refusals, output)
         parts.append(f"Refusals, newest first:\n{table}")

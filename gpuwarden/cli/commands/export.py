@@ -15,7 +15,9 @@ from typing import Final, Literal
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import Output
 from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.terminal import Column, shown, table
+from gpuwarden.cli.screen import on_screen
+from gpuwarden.cli.tables import Column
+from gpuwarden.cli.terminal import shown
 from gpuwarden.counted import counted
 from gpuwarden.dead_letter_files import (
     EXPORTERS,
@@ -70,7 +72,13 @@ def list_(*, folder: Path = _FOLDER, output: Output = Format.TABLE) -> None:
     ]
     found = [asdict(row) for row in rows]
     names = dict.fromkeys(f"export/{row.exporter}" for row in rows)
-    sys.stdout.write(printed(found, output, names=names, text=lambda: table(_COLUMNS, rows)))
+    text = printed(
+        found,
+        output,
+        names=names,
+        text=lambda: on_screen(_COLUMNS, rows, output) or "No records.\n",
+    )
+    sys.stdout.write(text)
 
 
 def replay(exporter: Exporter, *, reason: str, folder: Path = _FOLDER) -> None:

@@ -14,15 +14,16 @@ from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.pod_texts import refused
 from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.terminal import Column, Tone, paragraph, shown
+from gpuwarden.cli.tables import Column, Tone
+from gpuwarden.cli.terminal import paragraph, shown
 from gpuwarden.strict_yaml import YamlError, parse_plain
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 MAX_BYTES: Final = 1024 * 1024
 
-POD: Final[Column[pb.Fit]] = Column("POD", lambda x: x.pod)
+POD: Final[Column[pb.Fit]] = Column("POD", lambda x: x.pod, is_name=True)
 FITS: Final[tuple[Column[pb.Fit], ...]] = (
-    Column("NODE", lambda x: x.node),
+    Column("NODE", lambda x: x.node, is_name=True),
     Column(
         "FITS",
         lambda x: "yes" if x.passes else "no",

@@ -36,7 +36,8 @@ from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.terminal import Column, facts, paragraph, shown
+from gpuwarden.cli.tables import Column
+from gpuwarden.cli.terminal import facts, paragraph, shown
 from gpuwarden.counted import counted
 
 Stores = Annotated[list[Path] | None, Parameter(name="--store", negative="")]
@@ -44,7 +45,7 @@ _LASTS: Final = "now"
 _SECONDS: Final = slice(0, 19)
 
 STAYS: Final[tuple[Column[Stay], ...]] = (
-    Column("NODE", lambda x: x.node),
+    Column("NODE", lambda x: x.node, is_name=True),
     Column("SLOT", lambda x: "" if x.index is None else str(x.index)),
     Column("FROM", lambda x: when(x.since)),
     Column("UNTIL", lambda x: when(x.until)),
@@ -54,18 +55,18 @@ STAYS: Final[tuple[Column[Stay], ...]] = (
     Column("LOST", lambda x: when(x.lost) if x.lost else ""),
 )
 HOLDS: Final[tuple[Column[Hold], ...]] = (
-    Column("POD", lambda x: f"{x.namespace}/{x.pod or '-'}"),
+    Column("POD", lambda x: f"{x.namespace}/{x.pod or '-'}", is_name=True),
     Column("STATE", lambda x: x.state),
     Column("FROM", lambda x: when(x.since)),
     Column("UNTIL", lambda x: when(x.until)),
-    Column("NODE", lambda x: x.node, wide=True),
+    Column("NODE", lambda x: x.node, wide=True, is_name=True),
     Column("DEVICE", lambda x: x.gpu, wide=True),
     Column("POD-UID", lambda x: x.uid, wide=True),
     Column("RESERVATION", lambda x: x.reservation, wide=True),
 )
 HAPPENINGS: Final[tuple[Column[Happening], ...]] = (
     Column("AT", lambda x: when(x.at)),
-    Column("NODE", lambda x: x.node),
+    Column("NODE", lambda x: x.node, is_name=True),
     Column("WHAT", lambda x: x.decision),
     Column("SUBJECT", lambda x: x.subject, wide=True),
     Column("DETAIL", lambda x: x.detail or x.subject),

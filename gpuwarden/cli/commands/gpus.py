@@ -8,7 +8,8 @@ from gpuwarden.cli.filters import STATE, ClassName, GpuState, Labels, choice
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.terminal import Column, Tone, joined, memory, short_uuid
+from gpuwarden.cli.tables import Column, Tone
+from gpuwarden.cli.terminal import joined, memory, short_uuid
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 _VENDOR: Final = "NVIDIA "
@@ -36,10 +37,10 @@ def users(gpu: pb.Gpu) -> str:
 
 
 GPUS: Final[tuple[Column[pb.Gpu], ...]] = (
-    Column("NODE", lambda x: x.node),
+    Column("NODE", lambda x: x.node, is_name=True),
     Column("GPU", lambda x: str(x.index)),
     Column("UUID", lambda x: short_uuid(x.uuid)),
-    Column("PRODUCT", lambda x: x.product.removeprefix(_VENDOR)),
+    Column("PRODUCT", lambda x: x.product.removeprefix(_VENDOR), is_name=True),
     Column("STATE", lambda x: x.state, tone=lambda x: _TONES.get(x.state)),
     Column("SERIAL", lambda x: x.serial, wide=True),
     Column("FULL-UUID", lambda x: x.uuid, wide=True),
@@ -61,7 +62,7 @@ GPUS: Final[tuple[Column[pb.Gpu], ...]] = (
 )
 
 MIG_DEVICES: Final[tuple[Column[tuple[pb.Gpu, pb.MigDevice]], ...]] = (
-    Column("NODE", lambda x: x[0].node),
+    Column("NODE", lambda x: x[0].node, is_name=True),
     Column("GPU", lambda x: str(x[0].index)),
     Column("MIG-DEVICE", lambda x: short_uuid(x[1].uuid)),
     Column("PROFILE", lambda x: x[1].profile),

@@ -16,25 +16,9 @@ from gpuwarden.cli.options import (
     Output,
 )
 from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, printed
-from gpuwarden.cli.screen import ago, has_colours, on_screen, time_of_day
-from gpuwarden.cli.terminal import (
-    WIDTH,
-    Column,
-    Tone,
-    cells,
-    column_widths,
-    duration,
-    facts,
-    heading,
-    joined,
-    line,
-    short_hash,
-    short_uuid,
-    shown,
-    table,
-    tones_of,
-    visible,
-)
+from gpuwarden.cli.screen import ago, has_colours, on_screen, room, time_of_day
+from gpuwarden.cli.tables import Column, Layout, Tone, visible
+from gpuwarden.cli.terminal import duration, facts, joined, short_hash, short_uuid, shown
 from gpuwarden.counted import counted
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -64,7 +48,7 @@ _TONES: Final = {"eligible": Tone.GOOD, "stale": Tone.DOUBTFUL, "unknown": Tone.
 _OF_LISTS: Final = frozenset({"LEVEL", "CLASS", "SEEN"})
 """Left out beside the time of a change, so that a line has room for the reason."""
 NODES: Final[tuple[Column[pb.Node], ...]] = (
-    Column("NAME", lambda x: x.name),
+    Column("NAME", lambda x: x.name, is_name=True),
     Column("STATE", lambda x: x.state, tone=lambda x: _TONES.get(x.state, Tone.BAD)),
     Column("LEVEL", lambda x: x.level),
     Column("GPUS", gpu_count),
@@ -84,10 +68,10 @@ NODES: Final[tuple[Column[pb.Node], ...]] = (
     Column("DETAIL", lambda x: x.detail, wide=True),
 )
 ALLOCATIONS: Final[tuple[Column[pb.Allocation], ...]] = (
-    Column("NAMESPACE", lambda x: x.namespace),
-    Column("POD", lambda x: x.pod),
-    Column("CONTAINER", lambda x: x.container),
-    Column("RESOURCE", lambda x: x.resource),
+    Column("NAMESPACE", lambda x: x.namespace, is_name=True),
+    Column("POD", lambda x: x.pod, is_name=True),
+    Column("CONTAINER", lambda x: x.container, is_name=True),
+    Column("RESOURCE", lambda x: x.resource, is_name=True),
     Column("FULL-DEVICE", lambda x: x.device, wide=True),
     Column("DEVICE", lambda x: short_uuid(x.uuid) if x.uuid else x.device),
 )
@@ -180,7 +164,7 @@ async def _watch(client: Client, output: Format, asked: _Asked) -> None:
 def _writer(output: Format) -> Callable[[pb.WatchNodesResponse], None]:
     if output is Format.NAME:
         return _write_name
-    return _write_json if output in STRUCTURED else _Rows(wide=output is Format.WIDE)
+    return _write_json if output in STRUCTURED else _Rows(output)
 
 
 def _write_name(message: pb.WatchNodesResponse) -> None:
@@ -198,35 +182,29 @@ class _Rows:
     Each row begins with the time at which it was printed.
     """
 
-    def __init__(self, *, wide: bool) -> None:
+    def __init__(self, output: Format) -> None:
         at: Column[pb.Node] = Column("TIME", lambda _: time_of_day())
+        wide = output is Format.WIDE
         columns = visible(NODES, wide=wide)
         self._columns = [at, *(x for x in columns if wide or x.title not in _OF_LISTS)]
-        self._titles = tuple(column.title for column in self._columns)
+        self._output = output
         self._initial: list[pb.Node] = []
-        self._widths: list[int] = []
-        self._colours = has_colours()
-        self._most = None if wide else WIDTH
+        self._layout: Layout[pb.Node] | None = None
 
     def __call__(self, message: pb.WatchNodesResponse) -> None:
         if message.synced:
-            rows = [cells(self._columns, node) for node in self._initial]
-            self._widths = column_widths([self._titles, *rows])
-            sys.stdout.write(heading(self._titles, self._widths, most=self._most))
-            for node in self._initial:
-                self._write(node)
+            self._layout = Layout(
+                self._columns, self._initial, colours=has_colours(), most=room(self._output)
+            )
+            lines = map(self._layout.line, self._initial)
+            sys.stdout.write(self._layout.heading() + "".join(lines))
             return
         if message.removed:
             message.node.state = _REMOVED
-        if self._widths:
-            self._write(message.node)
-        else:
+        if self._layout is None:
             self._initial.append(message.node)
-
-    def _write(self, node: pb.Node) -> None:
-        tones = tones_of(self._columns, node) if self._colours else ()
-        row = cells(self._columns, node)
-        sys.stdout.write(line(row, self._widths, tones=tones, most=self._most))
+        else:
+            sys.stdout.write(self._layout.line(message.node))
 
 
 # --- show
@@ -251,17 +229,16 @@ def show(node: str, /, *, output: Output = Format.TABLE, connection: Connection 
         {**plain(answer.node), **parts},
         output,
         names=(answer.node.name,),
-        text=lambda: _node_text(answer, wide=output is Format.WIDE),
+        text=lambda: _node_text(answer, output),
     )
     sys.stdout.write(text)
 
 
-def _node_text(answer: pb.GetNodeResponse, *, wide: bool) -> str:
+def _node_text(answer: pb.GetNodeResponse, output: Format) -> str:
     """A node for people: its facts, its GPUs, who uses them, its enrollment."""
     node = answer.node
-    output = Format.WIDE if wide else Format.TABLE
     gpus = f"\n{on_screen(GPUS[1:], node.gpus, output)}" if node.gpus else ""
-    enrollment = enrollment_text(answer.enrollment)
+    enrollment = enrollment_text(answer.enrollment, output)
     return f"{facts(node_facts(node))}{gpus}{_use_text(answer, output)}\n{enrollment}"
 
 
@@ -308,20 +285,23 @@ def node_facts(node: pb.Node) -> tuple[tuple[str, str], ...]:
     )
 
 
-def enrollment_text(enrollment: pb.Enrollment) -> str:
-    """What is enrolled, whether and why the node is quarantined, and what it shows instead."""
+def enrollment_text(enrollment: pb.Enrollment, output: Format = Format.WIDE) -> str:
+    """What is enrolled, whether and why the node is quarantined, and what it shows instead.
+
+    Whole, unless `output` says otherwise: what an operator approves is never cut.
+    """
     parts = [facts(_facts(enrollment))]
     if enrollment.HasField("candidate"):
-        parts.append(changes_text(enrollment.candidate))
+        parts.append(changes_text(enrollment.candidate, output))
     return "\n".join(parts)
 
 
-def changes_text(candidate: pb.Candidate) -> str:
+def changes_text(candidate: pb.Candidate, output: Format) -> str:
     """What accepting would change, under a heading; what stays is counted."""
     heading = _LOST if candidate.code == ReasonCode.GPU_LOST else _WAITING
     changing = [x for x in candidate.changes if x.change != _KEPT]
     kept = len(candidate.changes) - len(changing)
-    lines = table(CHANGES, changing) if changing else ""
+    lines = on_screen(CHANGES, changing, output)
     evidence = shown(candidate.evidence_digest[:16])
     return f"{heading}\n{lines}{kept} kept, shown by evidence {evidence}\n"
 

@@ -8,14 +8,14 @@ from gpuwarden.cli.exit_codes import ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, plain, printed
 from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.terminal import Column
+from gpuwarden.cli.tables import Column
 from gpuwarden.counted import counted
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
 EVICTED: Final[tuple[Column[pb.EvictedPod], ...]] = (
-    Column("NODE", lambda x: x.node),
-    Column("NAMESPACE", lambda x: x.namespace),
-    Column("POD", lambda x: x.name),
+    Column("NODE", lambda x: x.node, is_name=True),
+    Column("NAMESPACE", lambda x: x.namespace, is_name=True),
+    Column("POD", lambda x: x.name, is_name=True),
     Column("EVICTED", lambda x: f"after {x.after_s}s" if x.after_s else "at once"),
 )
 

@@ -27,7 +27,8 @@ from gpuwarden.cli.options import (
 )
 from gpuwarden.cli.output import Format, plain, printed
 from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.terminal import Column, age, facts, short_uuid, shown
+from gpuwarden.cli.tables import Column
+from gpuwarden.cli.terminal import age, facts, short_uuid, shown
 from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
@@ -51,10 +52,10 @@ def _gpus(one: pb.Reservation, *, whole: bool = False) -> str:
 
 
 RESERVATIONS: Final[tuple[Column[pb.Reservation], ...]] = (
-    Column("NAMESPACE", lambda x: x.namespace),
-    Column("POD", lambda x: x.pod),
+    Column("NAMESPACE", lambda x: x.namespace, is_name=True),
+    Column("POD", lambda x: x.pod, is_name=True),
     Column("STATE", lambda x: x.state),
-    Column("NODE", lambda x: x.node),
+    Column("NODE", lambda x: x.node, is_name=True),
     Column("AGE", lambda x: age(x.age_s)),
     Column("ORIGIN", lambda x: x.origin, wide=True),
     Column("SHARED", lambda x: x.share_group, wide=True),

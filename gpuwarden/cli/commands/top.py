@@ -15,7 +15,8 @@ from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, printed
 from gpuwarden.cli.screen import ago, on_screen, time_of_day
-from gpuwarden.cli.terminal import Column, Tone, paragraph, short_uuid
+from gpuwarden.cli.tables import Column, Tone
+from gpuwarden.cli.terminal import paragraph, short_uuid
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2, placement_pb2
 
@@ -41,7 +42,7 @@ class Row:
 
 
 NODES: Final[tuple[Column[Row], ...]] = (
-    Column("NODE", lambda x: x.node.name),
+    Column("NODE", lambda x: x.node.name, is_name=True),
     Column("STATE", lambda x: x.node.state, tone=lambda x: _TONES.get(x.node.state, Tone.BAD)),
     Column("GPUS", lambda x: str(sum(x.gpus.values()))),
     Column("FREE", lambda x: x.count("free")),
@@ -49,7 +50,7 @@ NODES: Final[tuple[Column[Row], ...]] = (
     Column("IDLE", lambda x: str(x.idle)),
     Column("USED", lambda x: x.count("used")),
     Column("OUT", lambda x: x.count(*_OUT)),
-    Column("SEEN", lambda x: ago(x.node.accepted_at)),
+    Column("SEEN", lambda x: ago(x.node.accepted_at), wide=True),
     Column("REASON", lambda x: x.node.code),
 )
 

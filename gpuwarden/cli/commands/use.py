@@ -7,7 +7,8 @@ from gpuwarden.cli.client import ask
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.screen import ago, on_screen
-from gpuwarden.cli.terminal import Column, joined, paragraph, short_uuid
+from gpuwarden.cli.tables import Column
+from gpuwarden.cli.terminal import joined, paragraph, short_uuid
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
 _HOST: Final = "process of the host"
@@ -33,7 +34,7 @@ def share(one: pb.NamespaceUse) -> str:
 
 FAULTS: Final[tuple[Column[pb.UseFault], ...]] = (
     Column("KIND", lambda x: x.kind),
-    Column("NODE", lambda x: x.node),
+    Column("NODE", lambda x: x.node, is_name=True),
     Column("GPU", lambda x: short_uuid(x.gpu)),
     Column("SINCE", lambda x: ago(x.since)),
     Column("FULL-UUID", lambda x: x.gpu, wide=True),
@@ -43,9 +44,9 @@ FAULTS: Final[tuple[Column[pb.UseFault], ...]] = (
     Column("OWNER", owner),
 )
 IDLE: Final[tuple[Column[pb.IdleGpu], ...]] = (
-    Column("NAMESPACE", lambda x: x.namespace),
-    Column("POD", lambda x: x.pod),
-    Column("NODE", lambda x: x.node),
+    Column("NAMESPACE", lambda x: x.namespace, is_name=True),
+    Column("POD", lambda x: x.pod, is_name=True),
+    Column("NODE", lambda x: x.node, is_name=True),
     Column("IDLE", lambda x: ago(x.since)),
     Column("FULL-UUID", lambda x: x.gpu, wide=True),
     Column("AT", lambda x: x.since, wide=True),
@@ -54,7 +55,7 @@ IDLE: Final[tuple[Column[pb.IdleGpu], ...]] = (
     Column("GPU", lambda x: short_uuid(x.gpu)),
 )
 NAMESPACES: Final[tuple[Column[pb.NamespaceUse], ...]] = (
-    Column("NAMESPACE", lambda x: x.namespace),
+    Column("NAMESPACE", lambda x: x.namespace, is_name=True),
     Column("RESERVED-GPU-HOURS", lambda x: hours(x.reserved_gpu_s)),
     Column("IDLE-GPU-HOURS", lambda x: hours(x.idle_gpu_s)),
     Column("IDLE", share),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang import HANG_S
+
 ROOT = Path(__file__).resolve().parents[3]
 UNWANTED = ("aiohttp", "opentelemetry", "cyclopts", "uvloop", "kubernetes", "controller")
 NOT_INSTALLED_WITH_IT = (*UNWANTED, "rich")
@@ -18,7 +20,7 @@ def run(script: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent.__main__ import main
+from tests.hang import HANG_S
 
 FLAGS = (
     "--trustDomain=example.org",
@@ -61,7 +62,10 @@ def test_a_listener_on_any_free_port_has_to_be_named(
 def test_it_goes_through_a_pipe_out_of_a_pod_without_a_disk() -> None:
     command = [sys.executable, "-I", "-m", "agent", "support-bundle", "--output", "-"]
     done = subprocess.run(
-        [*command, *FLAGS, "--listen.ops=127.0.0.1:0"], capture_output=True, timeout=50, check=True
+        [*command, *FLAGS, "--listen.ops=127.0.0.1:0"],
+        capture_output=True,
+        timeout=HANG_S,
+        check=True,
     )
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
         assert any(name.endswith("/local/settings.json") for name in tar.getnames())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.install import ROOT, pins, progress, write_launchers
+from tests.hang import HANG_S
 
 REQUIREMENTS = """\
 aiohttp==3.14.5 \\
@@ -118,7 +119,7 @@ def test_a_launcher_starts_the_projects_program_from_anywhere(folder: Path, tmp_
         env={"PATH": os.defpath},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -1,10 +1,13 @@
 """Settings of the service: its own names, and those of the older service."""
 
+import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from controller.scorer.__main__ import main, with_listen
+from controller.scorer import app
+from controller.scorer.__main__ import main, misspelled, with_listen
 from controller.scorer.app import parameters_of
 from controller.scoring.parameters import Parameters
 from gpuwarden.settings.loader import SCORE, Inputs, Loaded, SettingsError, load
@@ -68,6 +71,54 @@ def test_names_of_the_older_service_are_taken() -> None:
 )
 def test_host_and_port_are_one_address(given: dict[str, str], address: str) -> None:
     assert str(loaded(given).settings.listen) == address
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("SCHEDULER_TAU_SQURED", "unknown variable; did you mean SCHEDULER_TAU_SQUARED?"),
+        ("SCHEDULER_PORTS", "unknown variable; did you mean SCHEDULER_PORT?"),
+        ("SCHEDULER_COLOUR", "unknown variable"),
+    ],
+)
+def test_a_misspelled_variable_is_told(name: str, said: str) -> None:
+    assert [str(x) for x in misspelled({name: "1"})] == [f"{name} (environment): {said}"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SCHEDULER_TAU_SQUARED",
+        "SCHEDULER_LISTEN",
+        "SCHEDULER_PORT",
+        "SCHEDULER_REDIS_URL",
+        "SCHEDULER_SERVICE_HOST",
+        "SCHEDULER_SERVICE_PORT_HTTP",
+        "SCHEDULER_PORT_8080_TCP_ADDR",
+        "SCHEDULER_EXTENDER_PORT",
+        "PATH",
+    ],
+)
+def test_what_is_known_and_what_kubernetes_sets_is_no_mistake(name: str) -> None:
+    assert misspelled({name: "1"}) == ()
+
+
+def test_it_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def run(loaded: Loaded[ScoreSettings], **_: object) -> int:
+        return await app.run(loaded, announce=print, stop=ended())
+
+    monkeypatch.setenv("SCHEDULER_TAU_SQURED", "1")
+    monkeypatch.setattr("controller.scorer.__main__.run", run)
+    assert main(["--listen", "127.0.0.1:0", "--database", str(tmp_path / "s.db")]) == 0
+    assert "did you mean SCHEDULER_TAU_SQUARED?" in "".join(capfd.readouterr())
+
+
+def ended() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def test_what_fails_is_one_line(
     path = tmp_path / "trace.csv"
     if content is not None:
         path.write_text(content)
-    assert main(["replay", str(path)]) == 1
+    assert main(["replay", str(path)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("gpuwarden-score replay: ")
+    assert error.startswith(f"gpuwarden-score replay: {path}: ")
     assert problem in error
     assert error.count("\n") == 1

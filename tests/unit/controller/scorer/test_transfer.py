@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from controller.scorer.__main__ import main
+from controller.scorer.failures import failed
 from controller.scorer.transfer import HEADER, read_rows, written_rows
 from controller.scoring.estimate import Moments
 from controller.scoring.learned import Row, RowKind
@@ -58,15 +59,43 @@ def test_the_order_is_that_of_names() -> None:
     assert read_rows(written_rows(ROWS)) == ROWS
 
 
-@pytest.mark.parametrize("command", ["export", "import"])
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("export --database {0}/none.db", 2, "export: {0}/none.db: No such file or directory"),
+        ("export --database {0}", 2, "export: {0}: Is a directory"),
+        ("export --database {0}/odd", 1, "export: {0}/odd: "),
+        ("export --database mysql://x", 2, "export: --database (flag): got 'mysql://x'; "),
+        ("import {0}/none --database {0}/s", 2, "import: {0}/none: No such file or directory"),
+        ("import {0}/odd --database {0}/s", 2, "import: {0}/odd: line 1: 'odd', expected "),
+        ("replay {0}/none", 2, "replay: {0}/none: No such file or directory"),
+        ("replay {0}/odd", 2, "replay: {0}/odd: line 1: 1 columns, expected 10"),
+    ],
+)
 def test_what_fails_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, code: int, said: str
 ) -> None:
-    given = [str(tmp_path / "none.jsonl")] if command == "import" else []
-    assert main([command, *given, "--database", str(tmp_path / "none.db")]) == 1
+    """A file that is not there or cannot be read is 2, as everywhere."""
+    (tmp_path / "odd").write_text("odd")
+    assert main(line.format(tmp_path).split()) == code
     error = capsys.readouterr().err
-    assert error.startswith(f"gpuwarden-score {command}: ")
+    assert error.startswith(f"gpuwarden-score {said.format(tmp_path)}")
     assert error.count("\n") == 1
+    assert "[Errno" not in error
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_standard_input_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("{}"))
+    assert main(["import", "--database", str(tmp_path / "s.db")]) == 2
+    assert "import: standard input: line 1: '{}', expected" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_no_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failed("export", OSError(28, "No space left on device", "x")) == 1
+    assert capsys.readouterr().err == "gpuwarden-score export: x: No space left on device\n"
 
 
 def test_an_import_does_not_take_a_services_file(

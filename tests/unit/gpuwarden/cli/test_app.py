@@ -4,9 +4,9 @@ import shlex
 
 import pytest
 
-from gpuwarden.cli.app import COMMANDS, build
+from gpuwarden.cli.app import COMMANDS, build, program_of, run
 from gpuwarden.cli.exit_codes import MEANING, ExitCode
-from tests.unit.gpuwarden.cli.conftest import Cli
+from tests.unit.gpuwarden.cli.conftest import Cli, Terminal
 
 
 @pytest.mark.parametrize(
@@ -14,11 +14,6 @@ from tests.unit.gpuwarden.cli.conftest import Cli
     [
         ("audit verify", 2, "audit verify needs a file or folder"),
         ("audit verify /nowhere --expect 1", 2, "--expect: expected SEQ:DIGEST"),
-        ("nope", 2, 'Unknown command "nope"'),
-        ("nodes --nope", 2, "Unknown option: --nope."),
-        ("nodes -o xml", 2, "xml"),
-        ("node show", 2, "requires an argument"),
-        ("nodes --timeout soon", 2, "soon"),
         ("nodes --server nowhere", 2, "--server: expected unix:PATH or HOST:PORT, got 'nowhere'"),
         ("nodes --server :1", 2, "--server: expected unix:PATH or HOST:PORT"),
         ("nodes --server h:70000", 2, "--server: port 70000 is not between 1 and 65535"),
@@ -33,6 +28,56 @@ def test_wrong_command_lines(cli: Cli, arguments: str, code: int, message: str) 
     assert (ran.code, ran.out) == (code, "")
     assert message in ran.err
     assert ran.err.startswith("gpuwarden: ")
+
+
+ONLY_OPTIONS = "unexpected argument '/x'; expected only options such as"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("frobnicate", "unknown command 'frobnicate'"),
+        ("ndoes", "unknown command 'ndoes'; did you mean nodes?"),
+        ("explain pdo", "unknown command 'pdo'; did you mean pod?"),
+        ("nodes --nope", "unknown option '--nope'"),
+        ("nodes --sttae stale", "unknown option '--sttae'; did you mean --state?"),
+        ("nodes -o xml", "-o: expected one of table, wide, json, yaml, name, got 'xml'"),
+        ("nodes --timeout soon", "--timeout: expected a number, got 'soon'"),
+        ("events --last x", "--last: expected a whole number, got 'x'"),
+        ("nodes --watch=3", "--watch: expected no value, got '3'"),
+        (
+            "export replay ftp --reason x",
+            "EXPORTER: expected one of stdout, http, postgres, s3, got 'ftp'",
+        ),
+        ("node show", "NODE is required"),
+        ("node accept a", "--reason is required"),
+        ("nodes --state", "--state: expected a value"),
+        ("events --last 3 --last 4", "--last: expected once, got more"),
+        (
+            "node show a b",
+            "unexpected argument 'b'; expected only NODE and options such as --output",
+        ),
+        (
+            "config validate /x",
+            f"{ONLY_OPTIONS} --process, --config, --set, --environment",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named_with_what_was_expected(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str
+) -> None:
+    """On one line, and within a terminal."""
+    ran = cli(*shlex.split(arguments))
+    fault, see = ran.err.splitlines()
+    assert (ran.code, ran.out, fault) == (2, "", f"gpuwarden: {message}")
+    words = [x for x in arguments.split()[:2] if x in see]
+    assert see == f"See {' '.join(('gpuwarden', *words))} --help."
+    terminal = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", terminal)
+        cli(*shlex.split(arguments))
+    assert max(map(len, terminal.getvalue().splitlines())) <= 80
+    assert " ".join(terminal.getvalue().split()) == " ".join(ran.err.split())
 
 
 MISSING = "/nowhere/at-all"
@@ -74,6 +119,28 @@ def test_help_fits_a_terminal_and_has_an_example(cli: Cli, words: str) -> None:
     lines = cli(*words.split(), "--help").lines
     assert [x for x in lines if len(x.rstrip()) > 80] == []
     assert any(x.startswith(("Example: gpuwarden", "Example: source")) for x in lines)
+
+
+@pytest.mark.parametrize(
+    ("started", "program"),
+    [
+        ("/home/me/.local/bin/kubectl-gpuwarden", "kubectl gpuwarden"),
+        ("C:/bin/kubectl-gpuwarden.exe", "kubectl gpuwarden"),
+        ("/usr/bin/gpuwarden", "gpuwarden"),
+    ],
+)
+def test_a_plugin_is_called_as_it_was_started(
+    capsys: pytest.CaptureFixture[str], started: str, program: str
+) -> None:
+    name = program_of(started)
+    for words, usage in (("", ""), ("node", " node"), ("node show", " node show")):
+        assert run([*words.split(), "--help"], program=name) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith(f"Usage: {program}{usage} ")
+        assert any(x.startswith(f"Example: {program} node") for x in lines)
+        assert [x for x in lines if len(x) > 80] == []
+    assert run(["node", "show"], program=name) == 2
+    assert f"See {program} node show --help." in capsys.readouterr().err
 
 
 def test_further_lines_of_an_entry_are_indented(cli: Cli) -> None:

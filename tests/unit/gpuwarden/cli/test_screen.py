@@ -7,7 +7,7 @@ import pytest
 from gpuwarden.cli import screen
 from gpuwarden.cli.output import Format
 from gpuwarden.cli.screen import ago, has_colours, on_screen
-from gpuwarden.cli.terminal import Column, Tone
+from gpuwarden.cli.tables import Column, Tone
 from tests.unit.gpuwarden.cli.conftest import Terminal
 
 NOW = 1_795_896_000.0

@@ -7,6 +7,7 @@ import yaml
 
 from agent import settings as agent_settings
 from controller import settings as controller_settings
+from gpuwarden import __version__
 from gpuwarden.settings.agent import AgentSettings
 from gpuwarden.settings.controller import ControllerSettings
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, load
@@ -107,6 +108,14 @@ def test_help_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     assert all(f"--{key.name}" in shown for key in AGENT.keys)
     assert "--insecure-static-hashes" not in shown
+
+
+def test_each_program_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for program in ("gpuwarden-score", "gpuwarden-agent"):
+        with pytest.raises(SystemExit) as ended:
+            settings_or_exit(program, AGENT, ["--version"], {})
+        assert ended.value.code == 0
+        assert capsys.readouterr().out == f"{program} {__version__}\n"
 
 
 def test_secret_file_is_bounded_text(tmp_path: Path) -> None:

@@ -28,10 +28,9 @@ from tests.fakes.otlp_collector import (
     closed_address,
     silent_address,
 )
+from tests.hang import HANG_S
 
 CHALLENGE = "0f" * 16
-END_S = 30.0
-"""Far above the promised half second, on a busy machine too; an export may take a minute here."""
 
 
 @pytest.fixture(autouse=True)
@@ -266,22 +265,23 @@ def test_after_the_end_spans_cost_nothing_again(collector: OtlpCollector) -> Non
 
 SPANS_FOR_EACH = """
 import sys
-import time
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry import otlp, trace_export
 from gpuwarden.telemetry.tracing import open_round, span
 
-otlp.EXPORT_S = 60.0
+otlp.EXPORT_S = 3600.0
 for endpoint in sys.argv[1:]:
     end = trace_export.start(endpoint, service="a", version="1")
-    begin = time.monotonic()
     for number in range(1100):  # more than the queue takes
         with span(Span.VERIFY):
             open_round(Span.CONTROLLER_ROUND, f"{number}").end("ACCEPTED")
     end()
-    print(time.monotonic() - begin)
+    print(endpoint)
 """
-"""A process of its own, as the exporter goes on trying behind the back of whoever ended it."""
+"""A process of its own, as the exporter goes on trying behind the back of whoever ended it.
+
+An export may take an hour here: an end that waits for one hangs.
+"""
 
 
 def test_a_collector_that_is_down_or_slow_holds_up_nothing_not_even_the_end(
@@ -294,11 +294,9 @@ def test_a_collector_that_is_down_or_slow_holds_up_nothing_not_even_the_end(
             [sys.executable, "-c", SPANS_FOR_EACH, *endpoints],
             stdout=subprocess.PIPE,
             check=True,
-            timeout=300,
+            timeout=HANG_S,
         )
-    took = [float(line) for line in done.stdout.splitlines()]
-    assert len(took) == len(endpoints)
-    assert max(took) < END_S
+    assert done.stdout.decode().split() == list(endpoints)
 
 
 def test_opentelemetry_is_not_imported_without_an_endpoint() -> None:
@@ -345,7 +343,7 @@ def with_spans(variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG_S,
     )
 
 

@@ -14,6 +14,7 @@ from sandbox.fleet.process import (
     processes_for,
 )
 from sandbox.laptop import ROOT
+from tests.hang import HANG_S
 
 PROGRAM = """
 import resource, sys
@@ -58,7 +59,7 @@ def test_the_program_ends_at_once_where_the_limit_is_too_low() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 1, done.stderr
@@ -71,7 +72,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         check=True,
     )
     assert done.stdout.split() == ["300", "300", "300"]

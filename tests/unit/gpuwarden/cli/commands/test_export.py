@@ -32,9 +32,7 @@ def test_records_are_listed_by_reason(cli: Cli, folder: Path) -> None:
 
 
 def test_an_empty_folder_lists_nothing(cli: Cli, tmp_path: Path) -> None:
-    assert cli("export", "list", "--folder", str(tmp_path)).lines == [
-        "EXPORTER  RECORDS  REPLAY  REASON"
-    ]
+    assert cli("export", "list", "--folder", str(tmp_path)).out == "No records.\n"
 
 
 def test_for_programs(cli: Cli, folder: Path) -> None:

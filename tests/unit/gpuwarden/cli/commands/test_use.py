@@ -105,8 +105,8 @@ def test_top_shows_once_where_there_is_no_terminal(ask: Cli, fleet: FakeFleetSer
     assert ran.code == 0
     lines = [line.split() for line in ran.lines]
     assert lines[-3][:6] == ["NODE", "STATE", "GPUS", "FREE", "RESERVED", "IDLE"]
-    assert lines[-2] == ["gpu-2", "stale", "1", "0", "0", "0", "0", "1", "2m", "NODE_STALE"]
-    assert lines[-1] == ["gpu-1", "eligible", "5", "2", "1", "1", "1", "1", "2m", "-"]
+    assert lines[-2] == ["gpu-2", "stale", "1", "0", "0", "0", "0", "1", "NODE_STALE"]
+    assert lines[-1] == ["gpu-1", "eligible", "5", "2", "1", "1", "1", "1", "-"]
     assert "Nodes: 2: 1 eligible, 1 stale" in ran.out
     assert "unreserved_use on gpu-1 GPU-aaaaaaaa for 2m: pod UID uid-9" in ran.out
     assert "team-a/train-0 on gpu-1 GPU-dddddddd for 2m" in ran.out
