@@ -171,13 +171,18 @@ class Breaker:
     asks_again_ns: int = 0
     """CLOCK_BOOTTIME until which nobody is asked."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has failed too often, and not answered since."""
+        return self.failures >= FAILURES_TO_OPEN
+
     def lets(self, now_ns: int) -> bool:
         """Whether the scorer may be asked."""
         return now_ns >= self.asks_again_ns
 
     def trying(self, now_ns: int) -> "Breaker":
         """It is asked: while it was open, nobody else asks until the answer is there."""
-        if self.failures < FAILURES_TO_OPEN:
+        if not self.is_open:
             return self
         return replace(self, asks_again_ns=now_ns + OPEN_NS)
 

@@ -141,6 +141,11 @@ class HintWebhook:
         self._breaker = Breaker()
         self._types: tuple[int, GpuTypes] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the scorer has failed too often, and not answered since."""
+        return self._breaker.is_open
+
     def handlers(self) -> Mapping[str, AdmissionHandler]:
         """The handlers by their paths."""
         return {HINTS: self.hint, RADIX_HINTS: self.hint_job_types}

@@ -3,6 +3,8 @@
 Must not decide anything.
 """
 
+from collections.abc import Callable
+
 from controller.admission.hint_webhook import HintDecision
 from controller.runs.reporter import RunNote
 from gpuwarden.telemetry import names
@@ -19,8 +21,18 @@ class HintRecorder:
         self._hints = instruments.counter(names.HINTS)
         self._left_out = instruments.counter(names.HINTS_LEFT_OUT)
         self._runs = instruments.counter(names.HINT_RUNS)
+        self._unsaved = instruments.gauge(names.HINT_RUNS_UNSAVED)
+        self._scorer = instruments.gauge(names.HINT_SCORER)
         self._log = logger("hints")
         self._limited = LimitedLog(self._log, instruments)
+
+    def watch(self, path: str, is_open: Callable[[], bool]) -> None:
+        """Show whether the scorer answers at a path; `is_open` tells that it failed too often."""
+        self._scorer.labels(path).set_function(lambda: float(not is_open()))
+
+    def watch_unsaved(self, unsaved: Callable[[], float]) -> None:
+        """Show how many runs the scorer has not saved."""
+        self._unsaved.set_function(unsaved)
 
     def note(self, decision: HintDecision) -> None:
         """One decision."""

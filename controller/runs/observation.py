@@ -69,6 +69,24 @@ def _gpu_type(gpus: Iterable[str], acceptance: Acceptance) -> str | Unreported:
     return type_of(mine) or Unreported.UNKNOWN_TYPE
 
 
+class _Answer(msgspec.Struct, frozen=True, gc=False):
+    saved: bool = True
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+def is_saved(answer: bytes) -> bool:
+    """Whether a scorer that took a run need not be told of it again: unless it says `saved: false`.
+
+    Others than gpuwarden's own say nothing of it.
+    """
+    try:
+        return _ANSWER.decode(answer).saved
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return True
+
+
 def observation_body(seen: Observation) -> bytes:
     """The body of `POST /v1/observe`.
 

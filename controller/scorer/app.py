@@ -2,19 +2,21 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
+from controller.operations.readiness import Readiness
 from controller.scorer.databases import score_store
 from controller.scorer.http import score_app
-from controller.scorer.recorder import LISTENER, ScoreRecorder
+from controller.scorer.recorder import LISTENER, ConnectionRecorder, ScoreRecorder
 from controller.scorer.service import EXCHANGE_S, Saving, ScoreService
 from controller.scoring.learned import Learned
 from controller.scoring.parameters import Parameters
 from controller.store.learned_rows import InUseError, ScoreStore
 from controller.web.listener import ConnectionLimits, HttpServer
+from controller.web.server import OpsServer, ops_app
 from gpuwarden import __version__
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.report import effective
@@ -114,21 +116,28 @@ async def _serve(
         address=settings.listen,
         tls=None,
         limits=ConnectionLimits(),
-        observer=recorder,
+        observer=ConnectionRecorder(LISTENER, instruments),
     )
-    connections: Callable[[], float] = server.__len__
-    instruments.gauge(names.CONNECTIONS).labels(LISTENER).set_function(connections)
+    servers = [server]
+    if settings.ops is not None:
+        probes = ops_app(lambda: _readiness(saving), instruments.render, None)
+        observer = ConnectionRecorder("ops", instruments)
+        servers.append(OpsServer(probes, settings.ops, observer=observer))
     await saving.write()
+    addresses: list[str] = []
     try:
-        host, port = await server.start()
+        for each in servers:
+            addresses.append(str(Address(*await each.start())))
+            connections: Callable[[], float] = each.__len__
+            instruments.gauge(names.CONNECTIONS).labels(each.name).set_function(connections)
+            log.info(Event.LISTENER_OPEN, listener=each.name, address=addresses[-1])
     except OSError as error:
         log.error(Event.PROCESS_START_FAILED, detail=f"listen: {error}")  # noqa: TRY400
+        await _stop(servers)
         await saving.close()
         return EXIT_FAULT
-    address = str(Address(host, port))
-    log.info(Event.LISTENER_OPEN, listener=LISTENER, address=address)
     _obey_signals(stop)
-    announce(address)
+    announce(addresses[0])
     log.info(Event.PROCESS_STARTED, version=__version__)
     tasks = [
         asyncio.ensure_future(_exchange(saving, exchange_s)),
@@ -142,13 +151,22 @@ async def _serve(
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception):
             log.error(Event.PROCESS_FAULT, exc_info=result)
-    await server.stop()
+    await _stop(servers)
     if saving.unsaved and not await saving.write():
         log.error(Event.SCORE_STORE_FAILED, reason=saving.problem, rows=saving.unsaved, lost=True)
         status = EXIT_FAULT
     await saving.close()
     log.info(Event.PROCESS_STOPPED, status=status)
     return status
+
+
+async def _stop(servers: Sequence[HttpServer]) -> None:
+    for each in servers:
+        await each.stop()
+
+
+def _readiness(saving: Saving) -> Readiness:
+    return Readiness((f"store: {saving.problem}",) if saving.problem else (), ())
 
 
 def _obey_signals(stop: asyncio.Event) -> None:

@@ -37,7 +37,7 @@ class _FirstFew:
 
 
 class ScoreRecorder:
-    """Implements `ScoreSink`, `RequestSink` and `ListenerObserver`."""
+    """Implements `ScoreSink` and `RequestSink`."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._log = logger("score")
@@ -52,8 +52,6 @@ class ScoreRecorder:
         self._runs = instruments.counter(score_names.SCORE_RUNS)
         self._stored = instruments.gauge(score_names.SCORE_STORED)
         self._forgotten = instruments.counter(score_names.SCORE_FORGOTTEN)
-        self._cuts = instruments.counter(names.CONNECTIONS_CUT)
-        self._malformed = instruments.counter(names.REQUESTS_MALFORMED).labels(LISTENER)
         self._gpu_types = _FirstFew(_GPU_TYPES)
         self._pairs = _FirstFew(_PAIRS)
         self._last: deque[tuple[float, float]] = deque(maxlen=_LAST)
@@ -133,7 +131,15 @@ class ScoreRecorder:
                 Event.SCORE_FAILED, key=(path, type(error)), path=path, exc_info=error
             )
 
-    # --- connections
+
+class ConnectionRecorder:
+    """Implements `ListenerObserver` for one of the listeners, which speak no TLS."""
+
+    def __init__(self, listener: str, instruments: Instruments) -> None:
+        self._listener = listener
+        self._limited = LimitedLog(logger("score"), instruments)
+        self._cuts = instruments.counter(names.CONNECTIONS_CUT)
+        self._malformed = instruments.counter(names.REQUESTS_MALFORMED).labels(listener)
 
     def certificate_changed(self, error: str | None) -> None:
         """The listener has none."""
@@ -146,15 +152,19 @@ class ScoreRecorder:
 
     def connection_cut(self, cause: ConnectionEnd, peer: str) -> None:
         """The listener ended a connection."""
-        self._cuts.labels(LISTENER, cause.value).inc()
+        self._cuts.labels(self._listener, cause.value).inc()
         if cause is not ConnectionEnd.IDLE:
             self._limited.warning(
-                Event.CONNECTIONS_CUT, key=cause, listener=LISTENER, cause=cause.value, peer=peer
+                Event.CONNECTIONS_CUT,
+                key=cause,
+                listener=self._listener,
+                cause=cause.value,
+                peer=peer,
             )
 
     def malformed(self, reason: str) -> None:
         """The framing of a request could not be read."""
         self._malformed.inc()
         self._limited.warning(
-            Event.REQUEST_MALFORMED, listener=LISTENER, reason=reason.splitlines()[0]
+            Event.REQUEST_MALFORMED, listener=self._listener, reason=reason.splitlines()[0]
         )

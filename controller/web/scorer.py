@@ -44,9 +44,9 @@ class HttpScorer:
         """The body of the answer to a question; raises ScoreError."""
         return await self._posted(SCORE_PATH, body)
 
-    async def tell(self, body: bytes) -> None:
-        """Report a run; raises ScoreError."""
-        await self._posted(OBSERVE_PATH, body)
+    async def tell(self, body: bytes) -> bytes:
+        """The body of the answer to the report of a run; raises ScoreError."""
+        return await self._posted(OBSERVE_PATH, body)
 
     async def _posted(self, path: str, body: bytes) -> bytes:
         url, session = self._url + path, self._opened()

@@ -15,7 +15,7 @@ from controller.placement.snapshot import Scenes
 from controller.recorders.hints import HintRecorder
 from controller.runs.reporter import RunReporter, RunSources
 from controller.settings import ControllerSettings
-from controller.web.scorer import HttpScorer
+from controller.web.scorer import OBSERVE_PATH, SCORE_PATH, HttpScorer
 from controller.wiring.binding import is_report_only
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
@@ -68,6 +68,7 @@ def hint_parts(
         hints.class_labels,
     )
     webhook = HintWebhook(sources, rules, report=is_report_only(settings))
+    recorder.watch(SCORE_PATH, lambda: webhook.is_open)
     return HintParts(webhook, runs, scorer)
 
 
@@ -91,5 +92,7 @@ def _run_reporter(
             boottime_ns=clock.boottime_ns,
         )
     )
+    recorder.watch(OBSERVE_PATH, lambda: reporter.is_open)
+    recorder.watch_unsaved(lambda: float(reporter.unsaved))
     cluster.follow_pods(PodRuns(reporter.ended, clock.wall_ns).observe)
     return reporter

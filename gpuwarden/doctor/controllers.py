@@ -4,11 +4,12 @@ from datetime import datetime
 from typing import Final
 
 from gpuwarden.counted import counted
-from gpuwarden.doctor.check import Check, Group, Verdict, failed, passed, warned
+from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
 from gpuwarden.doctor.facts import (
     CONTROLLERS,
     LEASE,
     LEASES,
+    SCORER,
     STATEFUL_SETS,
     Facts,
     UnknownError,
@@ -142,6 +143,28 @@ def gpus_are_real(facts: Facts) -> Verdict:
     return passed("no evaluation")
 
 
+def scorer_answers(facts: Facts) -> Verdict:
+    """Whether hints come and runs are learned for good."""
+    metrics = facts.metrics.get()
+    answers = {
+        dict(labels)["path"]: value
+        for (name, labels), value in metrics.samples.items()
+        if name == names.HINT_SCORER.name
+    }
+    if not answers:
+        return not_checked("no scorer is configured")
+    log = f"kubectl -n {facts.namespace} logs"
+    silent = sorted(path for path, value in answers.items() if not value)
+    if silent:
+        seen = f"five failures in a row at {', '.join(silent)}"
+        return warned(seen, "a scorer that answers", f"{log} {CONTROLLERS}-0 --tail=100")
+    unsaved = int(metrics.value(names.HINT_RUNS_UNSAVED) or 0)
+    if unsaved:
+        seen = f"{counted(unsaved, 'run')} that the scorer could not save"
+        return warned(seen, "a database that takes what is learned", f"{log} {SCORER}-0 --tail=100")
+    return passed("it answers")
+
+
 CONTROLLERS_GROUP: Final = Group(
     "controllers",
     "Controllers",
@@ -209,6 +232,14 @@ CONTROLLERS_GROUP: Final = Group(
             "With `evaluation.enabled` they count. Uninstall it before you install for real.",
             gpus_are_real,
             "kind.md",
+        ),
+        Check(
+            "scorer",
+            "the scorer of hints answers and saves what it learns",
+            "By what the replica met when it asked it, and reported runs to it. Without it pods are"
+            " created as they are.",
+            scorer_answers,
+            "troubleshooting.md#pods-get-no-hints",
         ),
     ),
 )

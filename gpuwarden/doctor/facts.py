@@ -40,6 +40,7 @@ LEASE: Final = "gpuwarden-controller"
 AGENTS: Final = "gpuwarden-agent"
 CONTROLLERS: Final = "gpuwarden-controller"
 SCHEDULER: Final = "gpuwarden-scheduler"
+SCORER: Final = "gpuwarden-score"
 
 API_SILENT: Final = "the Kubernetes API does not answer"
 CONTROLLER_SILENT: Final = "no controller answers you"

@@ -393,6 +393,12 @@ SERVER_OR_OFF: Kind[Address | None] = Kind(
     shape=Shape.WORD,
     closed=True,
 )
+ADDRESS_OR_OFF: Kind[Address | None] = Kind(
+    "host:port, such as :9090 or 127.0.0.1:0, or off",
+    lambda text: None if text == "off" else Address.parse(text),
+    shape=Shape.WORD,
+    closed=True,
+)
 COUNT_OR_OFF: Kind[int | None] = Kind(
     "a whole number from 1 to 999999999, or off", _count_or_off, shape=Shape.WORD, closed=True
 )

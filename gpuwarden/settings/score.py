@@ -161,6 +161,14 @@ class ScoreSettings:
             alias_warns=True,
         ),
     ] = Address("127.0.0.1", 8080)
+    ops: Annotated[
+        Address | None,
+        Spec(
+            keys.ADDRESS_OR_OFF,
+            "where `/healthz`, `/readyz` and `/metrics` are served as well, for who is to see them"
+            " and not to teach it",
+        ),
+    ] = None
     database: Annotated[
         Path | PostgresDatabase,
         Spec(

@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TextIO, cast
 
@@ -45,9 +45,10 @@ def configure(
 ) -> None:
     """Set up logging of this process, of libraries that use `logging` too.
 
-    Lines go to `stream`, by default standard error (standard output carries the audit log).
+    Lines go to `stream`, by default standard error (standard output carries the audit log). One
+    that cannot be written there is lost.
     """
-    out = sys.stderr if stream is None else stream
+    out = cast("TextIO", _Lossy(sys.stderr if stream is None else stream))
     render: Processor = _render_json if log_format is LogFormat.JSON else _render_text
     logging.captureWarnings(capture=True)
     shared: list[Processor] = [
@@ -74,6 +75,21 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(_LEVEL[level], logging.WARNING))
+
+
+class _Lossy:
+    """A stream whose disk may be full: what writes a line of the log must not fail with it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 class EventLogger(Protocol):

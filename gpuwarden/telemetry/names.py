@@ -333,8 +333,20 @@ HINT_RUNS = _counter(
     _C,
     "Runs of jobs that ended, by what became of them (reported, refused, lost, or why the scorer"
     " is not told: docs/hints.md), and tries to report one that failed (connection, timeout,"
-    " status).",
+    " status; unsaved: the scorer learned from it and could not save that).",
     "result",
+)
+HINT_RUNS_UNSAVED = _gauge(
+    "hint_runs_unsaved",
+    _C,
+    "Runs that the scorer has not saved yet; it is told again until it has.",
+)
+HINT_SCORER = _gauge(
+    "hint_scorer_available",
+    _C,
+    "0 after five failures of the scorer in a row, until it answers again, else 1; by path"
+    " (`/v1/score`, `/v1/observe`). No series without a scorer.",
+    "path",
 )
 ADMISSION_REFUSALS = _counter(
     "admission_refusals",
@@ -835,7 +847,7 @@ class Event(StrEnum):
     HINTS_RUN = "hints.run", "a run of a job ended: the scorer was told of it, or why it is not"
     HINTS_UNREPORTED = (
         "hints.unreported",
-        "the scorer did not take the report of a run; unless it refused it, it is told again",
+        "the scorer did not take the report of a run, or not save it; told again unless refused",
     )
     API_FINALIZED = (
         "api.finalized",

@@ -63,6 +63,9 @@ gpuwarden_audit_sequence 4711.0
 gpuwarden_extender_requests_total{result="passed",verb="filter"} 12.0
 gpuwarden_extender_requests_total{result="rejected",verb="filter"} 3.0
 gpuwarden_tls_handshakes_completed_total{listener="extender"} 2.0
+gpuwarden_hint_scorer_available{path="/v1/score"} 1.0
+gpuwarden_hint_scorer_available{path="/v1/observe"} 1.0
+gpuwarden_hint_runs_unsaved 0.0
 gpuwarden_tls_handshake_failures_total{cause="closed",listener="extender"} 1.0
 """
 

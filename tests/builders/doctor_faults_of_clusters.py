@@ -224,6 +224,24 @@ FAULTS = [
         "^an evaluation: GPUs may be made up",
     ),
     Fault(
+        "scorer",
+        lambda x: measured(x, 'gpuwarden_hint_scorer_available{path="/v1/observe"}', 0),
+        WARNING,
+        "^five failures in a row at /v1/observe$",
+    ),
+    Fault(
+        "scorer",
+        lambda x: measured(x, "gpuwarden_hint_runs_unsaved", 2),
+        WARNING,
+        "^2 runs that the scorer could not save$",
+    ),
+    Fault(
+        "scorer",
+        lambda x: measured(x, "gpuwarden_hint_scorer_available", None),
+        NOT_CHECKED,
+        "^no scorer is configured$",
+    ),
+    Fault(
         "spire-installed",
         lambda x: without(x, DAEMON_SETS, "spire-agent"),
         WARNING,

@@ -22,7 +22,7 @@ ON: Final = {
 
 @pytest.fixture(scope="module")
 def chart() -> list[Object]:
-    return render({**REQUIRED, "monitoring": ON})
+    return render({**REQUIRED, "monitoring": ON, "hints": {"scorer": {"enabled": True}}})
 
 
 def is_monitoring(x: Object) -> bool:
@@ -61,8 +61,8 @@ def test_the_objects_are_those_of_kustomize(chart: list[Object]) -> None:
 def test_prometheus_selects_them_by_the_labels_that_are_given(
     chart: list[Object], kind: str
 ) -> None:
-    (found,) = objects(chart, kind)
-    assert found["metadata"]["labels"]["release"] == "prometheus"
+    found = objects(chart, kind)
+    assert {x["metadata"]["labels"]["release"] for x in found} == {"prometheus"}
 
 
 def test_runbooks_point_where_they_are_published() -> None:
@@ -74,6 +74,12 @@ def test_runbooks_point_where_they_are_published() -> None:
         for x in rule["spec"]["groups"][0]["rules"]
     }
     assert urls == {"https://sre.acme.io/gpuwarden.html"}
+
+
+def test_without_a_scorer_none_is_scraped() -> None:
+    found = render({**REQUIRED, "monitoring": ON})
+    names = [x["metadata"]["name"] for x in objects(found, "ServiceMonitor")]
+    assert names == ["gpuwarden-controller"]
 
 
 def test_without_the_fleet_page_it_is_not_scraped() -> None:

@@ -171,6 +171,12 @@ HEALTHY: Final = (
     'gpuwarden_agent_rounds_lost_total{instance="a0"} 7',
     f"gpuwarden_clock_suspect{{{C}}} 0",
     f'gpuwarden_policy_reloads_total{{{C},result="taken"}} 0+1',
+    f'gpuwarden_hint_scorer_available{{{C},path="/v1/score"}} 1',
+    f'gpuwarden_hint_runs_total{{{C},result="reported"}} 0+1',
+    f'gpuwarden_hint_runs_total{{{C},result="lost"}} 3',
+    f"gpuwarden_hint_runs_unsaved{{{C}}} 0",
+    'gpuwarden_score_store_available{instance="s0"} 1',
+    'gpuwarden_score_unsaved_rows{instance="s0"} 0',
     f'gpuwarden_reservation_release_seconds_bucket{{{C},le="5.0"}} 0+60',
     f'gpuwarden_reservation_release_seconds_bucket{{{C},le="+Inf"}} 0+60',
     f'gpuwarden_extender_request_seconds_bucket{{{C},verb="filter",le="0.5"}} 0+60',
@@ -305,6 +311,18 @@ CASES: Final[Mapping[str, tuple[Sequence[str], Mapping[str, str]]]] = {
         (f'gpuwarden_policy_reloads_total{{{C},result="refused"}} {BORN}',),
         {"instance": "c0"},
     ),
+    "GpuwardenScorerUnavailable": (
+        (
+            f'gpuwarden_hint_scorer_available{{{C},path="/v1/score"}} 0',
+            'gpuwarden_hint_scorer_available{instance="c1",path="/v1/score"} 1',
+        ),
+        {"path": "/v1/score"},
+    ),
+    "GpuwardenScoresUnsaved": ((f"gpuwarden_hint_runs_unsaved{{{C}}} 1",), {}),
+    "GpuwardenHintRunsLost": (
+        (f'gpuwarden_hint_runs_total{{{C},result="lost"}} {BORN}',),
+        {},
+    ),
 }
 """Alert -> series that make it fire, and the labels that it then has beside its own."""
 MINUTES: Final = 120
@@ -390,6 +408,28 @@ def test_monitors_scrape_the_ports_of_agents_and_controllers(made: list[dict[str
     for template in (pods, agent):
         (container, *_) = template["spec"]["containers"]
         assert 9090 in {x["containerPort"] for x in container["ports"] if x["name"] == "ops"}
+
+
+def test_the_scorer_is_scraped_where_nobody_can_teach_it(
+    made: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    monitor = one(made, "ServiceMonitor", "gpuwarden-score")["spec"]
+    components = [KUSTOMIZE / "components" / x for x in ("admission", "hints", "scorer")]
+    found = rendered(overlay(tmp_path, MONITORING, *components))
+    services = [x for x in found if x["kind"] == "Service"]
+    wanted = monitor["selector"]["matchLabels"].items()
+    (service,) = [x for x in services if wanted <= x["metadata"].get("labels", {}).items()]
+    assert service["metadata"]["name"] == "gpuwarden-score"
+    (endpoint,) = monitor["endpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("ops", "/metrics")
+    assert endpoint["relabelings"][0]["replacement"] == "gpuwarden-score"
+    pod = one(found, "StatefulSet", "gpuwarden-score")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    ports = {
+        x["name"]: x["containerPort"] for x in container_of({"spec": {"template": pod}})["ports"]
+    }
+    assert {x["name"]: x["port"] for x in service["spec"]["ports"]} == ports
+    assert ports == {"http": 8080, "ops": 9090}
 
 
 def test_jobs_are_those_that_alerts_and_dashboards_ask_for(made: list[dict[str, Any]]) -> None:

@@ -80,10 +80,12 @@ def test_it_listens_where_the_service_leads_and_writes_where_the_volume_is(
     text = chart[FILES]["data"]["score.yaml"]
     settings = load(SCORE, Inputs((), {}, ("score.yaml", text.encode()))).settings
     container = container_of(chart[SCORER])
-    (port,) = container["ports"]
-    assert (settings.listen.host, settings.listen.port) == ("", port["containerPort"])
-    (served,) = chart["Service/gpuwarden-score"]["spec"]["ports"]
-    assert (served["port"], served["targetPort"]) == (8080, port["name"])
+    assert settings.ops is not None
+    ports = {x["name"]: x["containerPort"] for x in container["ports"]}
+    assert ports == {"http": settings.listen.port, "ops": settings.ops.port}
+    assert (settings.listen.host, settings.ops.host) == ("", "")
+    served = chart["Service/gpuwarden-score"]["spec"]["ports"]
+    assert {x["targetPort"]: x["port"] for x in served} == {"http": 8080, "ops": 9090}
     mounts = {x["mountPath"]: x["name"] for x in container["volumeMounts"]}
     assert isinstance(settings.database, Path)
     assert mounts[str(settings.database.parent)] == "data"
@@ -109,13 +111,27 @@ def test_several_replicas_share_a_database_of_postgresql() -> None:
     assert str(settings.database) == url
 
 
-def test_only_the_controllers_reach_it(chart: dict[Key, Object]) -> None:
+def test_only_the_controllers_teach_it_and_who_monitors_them_sees_it(
+    chart: dict[Key, Object],
+) -> None:
     spec = chart["NetworkPolicy/gpuwarden-score"]["spec"]
     assert spec["podSelector"] == chart[SCORER]["spec"]["selector"]
-    (rule,) = spec["ingress"]
-    (source,) = rule["from"]
+    teaching, seeing = spec["ingress"]
+    (source,) = teaching["from"]
     assert source == {"podSelector": chart["StatefulSet/gpuwarden-controller"]["spec"]["selector"]}
-    assert rule["ports"] == [{"port": "http"}]
+    assert teaching["ports"] == [{"port": "http"}]
+    assert seeing["ports"] == [{"port": "ops"}]
+    assert seeing in chart["NetworkPolicy/gpuwarden-controller"]["spec"]["ingress"]
+
+
+def test_others_reach_it_where_they_are_named() -> None:
+    gangs = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gangs"}}}
+    scorer = {"enabled": True, "clients": [gangs]}
+    found = one(
+        render({**REQUIRED, "hints": {"scorer": scorer}}), "NetworkPolicy", "gpuwarden-score"
+    )
+    teaching, _ = found["spec"]["ingress"]
+    assert teaching["from"][1:] == [gangs]
 
 
 def test_the_controllers_ask_it(chart: dict[Key, Object], kustomize: dict[Key, Object]) -> None:

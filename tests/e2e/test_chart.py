@@ -5,18 +5,23 @@ webhooks and scheduler are the chart's own.
 """
 
 import json
+import os
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.certificates.leaves import AUTHORITY_SECRET, leaf_specs
-from tests.chart.rendering import annotations, one, rendered
+from tests.chart.rendering import NAMESPACE, annotations, one, rendered
 from tests.contracts.pod_resources import DEVICES, RESOURCE
 from tests.e2e.lab.api import Api, ApiError, Document
 from tests.e2e.lab.build import built
@@ -31,8 +36,11 @@ from tests.e2e.lab.upstreams import SPIRE
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.deployed import REPLICAS, Deployed
 from tests.e2e.product.helm_release import TRUST_DOMAIN, HelmError, HelmRelease
+from tests.e2e.product.hinting import H100, decision
 from tests.e2e.product.ledger import held
+from tests.e2e.product.pod_processes import process_of
 from tests.e2e.product.pods import refusals, told
+from tests.e2e.product.reader import Reader
 from tests.e2e.product.with_spire import scenario
 
 pytestmark = [
@@ -46,6 +54,9 @@ KEYS = "gpuwarden-reservation-keys"
 NOBODYS = f"v1:sha256:{'0' * 64}"
 WEBHOOKS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 ENFORCED = {"gpuwarden.dev/enforce": "true"}
+SCORER_VOLUME = "data-gpuwarden-score-0"
+WITH_SCORER = {"hints": {"scorer": {"enabled": True}}}
+JOB_TYPE = "train"
 KEPT = {
     f"customresourcedefinition.apiextensions.k8s.io/{kind}.gpuwarden.dev"
     for kind in ("attestationclasses", "attestationpolicies", "gpureservations", "nodeenrollments")
@@ -53,6 +64,7 @@ KEPT = {
 """Of what has no namespace, after uninstallation."""
 KEPT_INSIDE = {
     *(f"persistentvolumeclaim/data-gpuwarden-controller-{n}" for n in range(2)),
+    f"persistentvolumeclaim/{SCORER_VOLUME}",
     f"secret/{KEYS}",
     f"secret/{AUTHORITY_SECRET}",
     *(f"secret/{x.secret}" for x in leaf_specs("")),
@@ -67,7 +79,7 @@ class World:
     release: HelmRelease
     cluster: Deployed
     folder: Path
-    changed: dict[str, Any] = field(default_factory=dict)
+    changed: dict[str, Any] = field(default_factory=lambda: dict(WITH_SCORER))
     """By upgrades."""
 
     @property
@@ -130,9 +142,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         stack.enter_context(DevicePlugin(plugins, DEVICES))
         release = HelmRelease(empty, spire.server, folder)
         release.load_images()
-        cluster.provide_volumes()
+        cluster.provide_volumes(SCORER_VOLUME)
         cluster.mark_node()
-        told = release.install(release.values())
+        told = release.install(release.values(**WITH_SCORER))
         release.register(told)
         yield World(release, cluster, folder)
 
@@ -146,6 +158,93 @@ def test_one_command_later_a_managed_pod_has_its_gpu(world: World) -> None:
     assert found["spec"]["schedulerName"] == "gpuwarden"
     assert found["metadata"]["annotations"]["gpuwarden.dev/node"] == found["spec"]["nodeName"]
     assert found["metadata"]["annotations"]["gpuwarden.dev/guarantee-given"] == "node"
+
+
+def asked(world: World, path: str, body: Document | None = None) -> Document:
+    """What the scorer answers behind its Service."""
+    port = "ops" if body is None else "http"
+    url = f"/api/v1/namespaces/{NAMESPACE}/services/gpuwarden-score:{port}/proxy{path}"
+
+    def answer() -> Document | None:
+        try:
+            return world.api.get(url) if body is None else world.api.post(url, body)
+        except ApiError as error:
+            if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            return None  # the Service does not know its pod yet
+
+    return until(f"{path} is answered", answer)
+
+
+def runs_known(world: World) -> float:
+    """Of the job, on the type of the real node."""
+    question = {"job_type": JOB_TYPE, "candidate_gpu_types": [H100], "dry_run": True}
+    return float(asked(world, "/v1/score", question)["terms"]["runs"])
+
+
+def hinted(world: World) -> str:
+    """A pod of a job that got hints; the first ones may come before the fleet is known."""
+    document = holder("scored")
+    document["metadata"] = {
+        "generateName": "scored-",
+        "labels": {"gpuwarden.dev/job-type": JOB_TYPE},
+    }
+
+    def made() -> str | None:
+        found = world.api.post(f"{world.pods.path}/pods", document)["metadata"]
+        if decision(found).get("chosen-gpu") == H100:
+            return str(found["name"])
+        world.pods.delete(found["name"])
+        return None
+
+    return until("a pod has hints", made, timeout_s=START_S, poll_s=1)
+
+
+def ends_well(world: World, name: str) -> None:
+    """Its program ends by itself, after two seconds at least: kubelet counts in whole ones."""
+    world.pods.phase(name, "Running", timeout_s=START_S)
+    found = world.pods.get(name)
+    (container,) = found["status"]["containerStatuses"]
+    began = datetime.fromisoformat(container["state"]["running"]["startedAt"]).timestamp()
+    until("it has run for two seconds", lambda: time.time() - began > 2)
+    os.kill(process_of(found["metadata"]["uid"]), signal.SIGTERM)
+    world.pods.phase(name, "Succeeded")
+
+
+def test_the_scorer_gives_hints_and_what_it_learned_outlives_its_pod(world: World) -> None:
+    """In its pod of the real image: the controllers ask it, and tell it of the run."""
+    world.cluster.kubectl("rollout", "status", "statefulset/gpuwarden-score", "--timeout=100s")
+    world.verified()
+    world.team()
+    world.started("holder")
+    world.api.patch(
+        f"/api/v1/namespaces/{TEAM}", {"metadata": {"labels": {"gpuwarden.dev/hints": "true"}}}
+    )
+    assert runs_known(world) == 0.0
+    name = hinted(world)
+    ends_well(world, name)
+    until("its run is learned", lambda: runs_known(world) == 1.0, poll_s=1)
+    assert asked(world, "/readyz") == {"ready": True, "reasons": [], "warnings": []}
+    world.pods.delete(name)
+    (before,) = world.uids("score")
+    world.cluster.kubectl("delete", "pod", "gpuwarden-score-0")
+    until("it has another pod", lambda: bool(world.uids("score") - {before}))
+    world.cluster.kubectl("rollout", "status", "statefulset/gpuwarden-score", "--timeout=100s")
+    assert runs_known(world) == 1.0
+
+
+def test_what_the_scorer_learned_is_moved_as_its_page_says(world: World, tmp_path: Path) -> None:
+    """Out while it runs, and into its volume while it does not."""
+    page = Reader(world.cluster.lab, tmp_path / "reader", "docs/learned-scores.md")
+    export, read_in = page.commands("Export and import in a cluster")
+    before = runs_known(world)
+    page.do(export)
+    run = {"job_type": JOB_TYPE, "gpu_type": H100, "measured_runtime_s": 3.0}
+    assert asked(world, "/v1/observe", run)["saved"] is True
+    assert runs_known(world) == before + 1
+    page.do(read_in)
+    world.cluster.kubectl("rollout", "status", "statefulset/gpuwarden-score", "--timeout=100s")
+    assert runs_known(world) == before
 
 
 def created(pods: Namespace, document: Document) -> str | None:
@@ -287,6 +386,7 @@ def test_uninstallation_leaves_what_is_remembered_and_pods_start(world: World) -
 def test_without_webhooks_the_extender_places_pods(world: World) -> None:
     """Installed again, beside what an installation with webhooks has left."""
     world.release.uninstall("--ignore-not-found")
+    world.pods.delete("holder")  # both GPUs are for the pods below
     world.changed = {"webhooks": {"enabled": False}}
     world.release.install(world.release.values(**world.changed))
     world.verified()

@@ -11,6 +11,7 @@ from tests.fakes.eventually import eventually
 from tests.fakes.scorer import fake_scorer
 
 HINTS = "/mutate/hints?timeout=5s"
+AVAILABLE = 'gpuwarden_hint_scorer_available{path="/v1/score"}'
 RADIX_HINTS = "/mutate/radix-hints?timeout=5s"
 JOBS: dict[str, Any] = {"resource": {"group": "batch", "version": "v1", "resource": "jobs"}}
 SEED = hinted_pod(
@@ -92,6 +93,7 @@ async def test_the_pod_and_the_job_of_the_seed_end_with_class_and_annotations(
         assert await hinted(there.webhooks, pod) == pod
         assert len(scorer.questions) == before
         await there.controller.metric_is('gpuwarden_hints_total{result="decided"}', 1)
+        assert await there.controller.metric(AVAILABLE) == 1
         plain = job_of(hinted_pod(None))
         assert await hinted(there.webhooks, plain, path=RADIX_HINTS, **JOBS) == plain
         await hinted(there.webhooks, plain, **JOBS)
@@ -140,15 +142,18 @@ async def test_pods_do_not_wait_for_a_slow_scorer_and_later_not_at_all(
         url = scorer.url
         async with cluster.live(hints__schedulerUrl=url, hints__timeout="300ms") as there:
             await first_hint(there.webhooks)
+            timeouts = 'gpuwarden_hints_total{result="timeout"}'
+            before = await there.controller.metric(timeouts) or 0  # of a busy machine
             scorer.is_slow = True
             for _ in range(5):
                 assert await hinted(there.webhooks, SEED) == SEED
-            assert await there.controller.metric('gpuwarden_hints_total{result="timeout"}') == 5
+            assert await there.controller.metric(timeouts) == before + 5
             asked = len(scorer.questions)
             assert await hinted(there.webhooks, SEED) == SEED
             name = 'gpuwarden_hints_total{result="breaker_open"}'
             assert await there.controller.metric(name) == 1
             assert len(scorer.questions) == asked
+            assert await there.controller.metric(AVAILABLE) == 0
     async with cluster.live(hints__schedulerUrl=url) as there:
 
         async def dead() -> bool | None:
@@ -172,6 +177,7 @@ async def test_off_it_is_as_it_was_and_on_the_other_webhooks_say_the_same(
                     url = f"https://{there.controller.addresses.admission}{HINTS}"
                     async with session.post(url, json=review_json(SEED)) as found:
                         assert found.status == 404
+                assert await there.controller.metric(AVAILABLE) is None
             return [
                 await there.ask(path, pod, namespace)
                 for path in ("/mutate/pods", "/validate/pods")

@@ -42,6 +42,7 @@ WITHOUT_A_CLUSTER: Final = {
     *("Evictions", "GPUs by use", "Idle reserved GPUs by namespace"),
     *("Idle GPU-hours by namespace", "Idle share of reserved GPU time by namespace"),
     *("Kubernetes API: requests", "Kubernetes API: age of what is known"),
+    *("Hints by result", "Runs for the scorer by result", "Scorer: answers"),
     *("Kubernetes API: objects", "Kubernetes API: ended watches", "Events", "Ledger: writes"),
 }
 """Of reservations, webhooks and the Kubernetes API: the sandbox has none."""

@@ -4,11 +4,12 @@ from typing import Any
 
 import aiohttp
 
+from controller.runs.reporter import UNSAVED_NS
 from tests.builders.hinted import H100_TYPE
 from tests.builders.runs import status_of
 from tests.fakes.cluster import FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
-from tests.fakes.score_program import gpuwarden_score
+from tests.fakes.score_program import address_of, full_disk, gpuwarden_score, killed, started
 from tests.fakes.scorer import fake_scorer
 
 WEB = {
@@ -19,6 +20,7 @@ WEB = {
     "controller": True,
 }
 LABELS = {"app.kubernetes.io/job-type": "training"}
+UNSAVED = "gpuwarden_hint_runs_unsaved"
 REPORTED = 'gpuwarden_hint_runs_total{result="reported"}'
 
 
@@ -71,6 +73,30 @@ async def test_a_run_that_ends_is_learned_and_nobody_reports_it(cluster: FakeClu
             await ran(there, "train-2", 1000)
             await there.controller.metric_is(REPORTED, 1)
             assert (await runs_of(url))["runs"] == 2.0
+
+
+async def test_a_run_on_a_full_disk_outlives_the_scorer(cluster: FakeCluster) -> None:
+    """It is not in any file when the scorer is killed: the controller tells it again."""
+    scorer = await started(cluster.folder)
+    address = await address_of(scorer)
+    url = f"http://{address}"
+    async with cluster.live(hints__schedulerUrl=url) as there:
+        with full_disk(scorer):
+            await ran(there, "train-0", 1000)
+            await there.controller.metric_is(UNSAVED, 1)
+            assert (await runs_of(url))["runs"] == 1.0, "in memory"
+            await killed(scorer)
+        assert await there.controller.metric(REPORTED) in {None, 0}
+        again = await started(cluster.folder, "again", address)
+        assert await address_of(again) == address
+        assert (await runs_of(url))["runs"] == 0.0
+        there.controller.clock.ahead_ns += UNSAVED_NS
+        await there.controller.metric_is(REPORTED, 1)
+        assert await there.controller.metric(UNSAVED) == 0
+        await killed(again)
+    last = await started(cluster.folder, "last")
+    assert (await runs_of(f"http://{await address_of(last)}"))["runs"] == 1.0
+    await killed(last)
 
 
 async def test_what_is_told_is_what_the_evidence_says(cluster: FakeCluster) -> None:

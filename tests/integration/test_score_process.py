@@ -1,44 +1,21 @@
 """`gpuwarden-score` as a process: answers, remembers, and shares its file with nobody."""
 
-import os
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from sandbox.program import Program
-from tests.hang import HANG_S
+from tests.fakes.eventually import eventually
+from tests.fakes.score_program import address_of, ended, full_disk, killed, started
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
 SCORE = {"job_type": "train", "candidate_gpu_types": ["A100-80GB"]}
 RUN = {"job_type": "train", "gpu_type": "A100-80GB", "measured_runtime_s": 100}
 
 
-async def started(folder: Path, name: str = "score") -> Program:
-    arguments = ("--listen", "127.0.0.1:0", "--database", str(folder / "score.db"))
-    return await Program.start(
-        name,
-        [sys.executable, "-m", "controller.scorer", *arguments],
-        environment=ENVIRONMENT,
-        log=folder / f"{name}.log",
-    )
-
-
-async def ended(program: Program) -> int:
-    """Its exit status, once it ends by itself."""
-    await program._process.wait()
-    return await program.stop()
-
-
 async def post(program: Program, path: str, document: dict[str, Any]) -> dict[str, Any]:
-    listening = await program.event("score.listening", timeout_s=HANG_S)
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"http://{listening['address']}{path}", json=document) as answer,
-    ):
+    url = f"http://{await address_of(program)}{path}"
+    async with aiohttp.ClientSession() as session, session.post(url, json=document) as answer:
         assert answer.status == 200
         found: dict[str, Any] = await answer.json()
         return found
@@ -58,9 +35,35 @@ async def test_it_answers_by_itself_and_remembers_what_it_said_it_had_saved(
     assert "score.db is in use by another process" in second.tail()
     assert (await post(first, "/v1/score", SCORE))["terms"]["runs"] == 1.0
 
-    os.kill(first.pid, signal.SIGKILL)
-    assert await ended(first) == -signal.SIGKILL
+    await killed(first)
     again = await started(tmp_path, "again")
     assert (await post(again, "/v1/score", SCORE))["terms"]["runs"] == 1.0
     assert await again.stop() == 0
     assert "process.stopped" in again.tail()
+
+
+async def test_on_a_full_disk_it_goes_on_from_memory_and_writes_what_waits_later(
+    tmp_path: Path,
+) -> None:
+    program = await started(tmp_path)
+
+    async def ready() -> tuple[int, str]:
+        url = f"http://{await address_of(program)}/readyz"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status, await answer.text()
+
+    async def is_ready() -> bool | None:
+        return (await ready())[0] == 200 or None
+
+    assert (await post(program, "/v1/observe", RUN))["saved"] is True
+    with full_disk(program):
+        answer = await post(program, "/v1/observe", RUN)
+        assert (answer["learned"], answer["saved"]) == (True, False)
+        assert (await post(program, "/v1/score", SCORE))["terms"]["runs"] == 2.0
+        status, text = await ready()
+        assert (status, "store: " in text) == (503, True)
+    await eventually(is_ready, "the file takes what waits")
+    await killed(program)
+    again = await started(tmp_path, "again")
+    assert (await post(again, "/v1/score", SCORE))["terms"]["runs"] == 2.0
+    await killed(again)

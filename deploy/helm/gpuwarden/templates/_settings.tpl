@@ -114,6 +114,7 @@ kind: ScoreConfig
 
 {{- define "gpuwarden.ownScoreSettings" -}}
 listen: ":8080"
+ops: ":9090"
 database: /var/lib/gpuwarden/score.db
 {{- end -}}
 

@@ -198,6 +198,7 @@ def test_some_failures_in_a_row_are_borne() -> None:
     assert failed(4).lets(0)
     assert failed(4).succeeded().failed(0).lets(0)
     assert failed(4).trying(7).lets(7)
+    assert not failed(4).is_open
 
 
 def test_after_five_nobody_is_asked_for_half_a_minute() -> None:
@@ -206,6 +207,7 @@ def test_after_five_nobody_is_asked_for_half_a_minute() -> None:
     assert not breaker.lets(100)
     assert not breaker.lets(100 + OPEN_NS - 1)
     assert breaker.lets(100 + OPEN_NS)
+    assert breaker.is_open, "until it has answered"
 
 
 def test_then_one_asks_and_the_others_wait_for_what_comes_of_it() -> None:

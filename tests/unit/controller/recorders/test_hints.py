@@ -48,15 +48,16 @@ def test_each_report_of_a_run_counts_and_the_scorers_faults_are_warnings() -> No
     instruments = Instruments(Process.CONTROLLER, "0")
     recorder = HintRecorder(instruments)
     with structlog.testing.capture_logs() as logs:
-        for result in ("reported", "timeout", "refused", "lost", "deleted"):
+        for result in ("reported", "timeout", "refused", "lost", "unsaved", "deleted"):
             recorder.note_run(RunNote(ended_run(uid="a"), result, "why"))
-    for result in ("reported", "timeout", "refused", "lost", "deleted"):
+    for result in ("reported", "timeout", "refused", "lost", "unsaved", "deleted"):
         found = instruments.registry.get_sample_value(
             "gpuwarden_hint_runs_total", {"result": result}
         )
         assert found == 1
     assert [(x["event"], x["log_level"], x["pod"]) for x in logs] == [
         ("hints.run", "debug", "team-a/pod-a"),
+        ("hints.unreported", "warning", "team-a/pod-a"),
         ("hints.unreported", "warning", "team-a/pod-a"),
         ("hints.unreported", "warning", "team-a/pod-a"),
         ("hints.unreported", "warning", "team-a/pod-a"),
@@ -67,6 +68,7 @@ def test_each_report_of_a_run_counts_and_the_scorers_faults_are_warnings() -> No
         "timeout",
         "refused",
         "lost",
+        "unsaved",
         "deleted",
     ]
     assert (logs[1]["message"], logs[1]["detail"]) == ("Scheduler unavailable", "why")
@@ -80,3 +82,21 @@ def test_one_cause_fills_no_log() -> None:
         recorder.note_run(RunNote(ended_run(uid="a"), "connection"))
     assert 0 < sum(x["reason"] == "timeout" for x in logs) < 100
     assert logs[-1]["reason"] == "connection"
+
+
+def test_what_is_watched_is_shown_as_it_is_now() -> None:
+    instruments = Instruments(Process.CONTROLLER, "0")
+    recorder = HintRecorder(instruments)
+
+    def value(name: str, **labels: str) -> float | None:
+        return instruments.registry.get_sample_value(f"gpuwarden_{name}", labels)
+
+    assert value("hint_scorer_available", path="/v1/score") is None
+    fails: list[str] = []
+    recorder.watch("/v1/score", lambda: bool(fails))
+    recorder.watch_unsaved(lambda: float(len(fails)))
+    assert value("hint_scorer_available", path="/v1/score") == 1
+    assert value("hint_runs_unsaved") == 0
+    fails.append("it fails")
+    assert value("hint_scorer_available", path="/v1/score") == 0
+    assert value("hint_runs_unsaved") == 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.fleet.view import NodeView
-from controller.runs.observation import observation, observation_body
+from controller.runs.observation import is_saved, observation, observation_body
 from controller.runs.pod_run import RunEnd, Unreported
 from controller.scoring.documents import read_document, read_observation
 from controller.scoring.learned import Observation
@@ -122,3 +122,19 @@ def test_the_fields_are_those_of_radix() -> None:
     failed = json.loads(observation_body(seen(succeeded=False)))
     assert failed["status"] == "failed"
     assert "measured_runtime_s" not in failed
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b'{"status": "ok", "learned": true, "saved": false}', False),
+        (b'{"status": "ok", "learned": true, "saved": true}', True),
+        (b'{"status": "ok"}', True),
+        (b'{"saved": "no"}', True),
+        (b"", True),
+        (b"\xff", True),
+        (b"[" * 10_000, True),
+    ],
+)
+def test_only_a_scorer_that_says_so_has_not_saved_a_run(answer: bytes, expected: bool) -> None:
+    assert is_saved(answer) is expected

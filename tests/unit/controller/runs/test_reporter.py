@@ -9,21 +9,30 @@ from controller.admission.hint_score import FAILURES_TO_OPEN, OPEN_NS, ScoreErro
 from controller.runs import reporter
 from controller.runs.observation import EndedRun
 from controller.runs.pod_run import Unreported
-from controller.runs.reporter import FORGOTTEN_NS, KEPT_NS, RunNote, RunReporter, RunSources
+from controller.runs.reporter import (
+    FORGOTTEN_NS,
+    KEPT_NS,
+    UNSAVED_NS,
+    RunNote,
+    RunReporter,
+    RunSources,
+)
 from tests.builders.fleet_views import NOW_NS, acceptance, gpu, node
 from tests.builders.runs import ended_run
 
+SAVED, UNSAVED = b'{"saved": true}', b'{"status": "ok", "learned": true, "saved": false}'
 UNIFORM = node("node-1", acceptance(gpus=(gpu(0, "GPU-a"),), lease_ns=10 * KEPT_NS))
 
 
 class Replica:
-    """A reporter, and a scorer that takes what it is told unless there is a fault."""
+    """A reporter, and a scorer that takes and saves what it is told unless there is a fault."""
 
     def __init__(self) -> None:
         self.now_ns = NOW_NS
         self.leading = True
         self.fault: ScoreFault | None = None
         self.poison = ""
+        self.answer = b'{"status": "ok"}'
         self.tries = 0
         self.told: list[str] = []
         self.notes: list[tuple[str, str]] = []
@@ -39,12 +48,13 @@ class Replica:
             )
         )
 
-    async def tell(self, body: bytes) -> None:
+    async def tell(self, body: bytes) -> bytes:
         self.tries += 1
         found: dict[str, Any] = json.loads(body)
         if self.fault is not None or found["run_id"] == self.poison:
             raise ScoreError(self.fault or ScoreFault.STATUS, "why")
         self.told.append(found["run_id"])
+        return self.answer
 
     def note(self, note: RunNote) -> None:
         self.notes.append((note.ended.uid, note.result))
@@ -162,6 +172,88 @@ async def test_only_so_many_wait_and_only_for_so_long(
     replica.fault = None
     await replica.reporter.deliver()
     assert replica.notes == [("a", "lost"), ("b", "lost"), ("c", "reported")]
+
+
+async def test_a_run_that_was_not_saved_is_told_again_until_it_is(replica: Replica) -> None:
+    replica.answer = UNSAVED
+    await replica.end("a", "b")
+    assert (replica.told, replica.reporter.unsaved) == (["a", "b"], 2)
+    assert replica.notes == [("a", "unsaved"), ("b", "unsaved")]
+    replica.now_ns += UNSAVED_NS - 1
+    await replica.reporter.deliver()
+    assert replica.told == ["a", "b"]
+    replica.now_ns += 1
+    await replica.reporter.deliver()
+    await replica.reporter.deliver()
+    assert replica.told == ["a", "b", "a"], "one is enough to see whether it saves again"
+    replica.now_ns += UNSAVED_NS
+    replica.answer = SAVED
+    await replica.reporter.deliver()
+    assert replica.told == ["a", "b", "a", "b", "a"]
+    assert replica.notes[3:] == [("b", "reported"), ("a", "reported")]
+    assert replica.reporter.unsaved == 0
+    assert not replica.reporter.is_open
+
+
+async def test_a_new_run_that_is_saved_brings_the_others_with_it(replica: Replica) -> None:
+    replica.answer = UNSAVED
+    await replica.end("a")
+    replica.answer = SAVED
+    await replica.end("b")
+    assert replica.told == ["a", "b", "a"]
+    assert replica.notes[1:] == [("b", "reported"), ("a", "reported")]
+
+
+async def test_a_run_that_was_not_saved_waits_for_a_scorer_that_fails(replica: Replica) -> None:
+    replica.answer = UNSAVED
+    await replica.end("a")
+    replica.fault = ScoreFault.CONNECTION
+    replica.now_ns += UNSAVED_NS
+    await replica.reporter.deliver()
+    assert replica.notes[1:] == [("a", "connection")]
+    replica.fault, replica.answer = None, SAVED
+    await replica.reporter.deliver()
+    assert replica.notes[2:] == [("a", "reported")]
+
+
+async def test_only_so_many_unsaved_runs_wait_and_only_for_so_long(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "MOST_WAITING", 2)
+    replica.answer = UNSAVED
+    await replica.end("a", "b")
+    replica.now_ns += 1
+    replica.reporter.ended(ended_run(uid="c"))
+    assert replica.notes[2:] == [("a", "lost")]
+    await replica.reporter.deliver()
+    replica.now_ns += KEPT_NS - 1
+    replica.answer = SAVED
+    await replica.reporter.deliver()
+    assert replica.notes[3:] == [("c", "unsaved"), ("b", "lost"), ("c", "reported")]
+
+
+async def test_who_leads_no_more_forgets_what_was_not_saved(replica: Replica) -> None:
+    replica.answer = UNSAVED
+    await replica.end("a")
+    replica.leading = False
+    replica.now_ns += FORGOTTEN_NS
+    await replica.reporter.deliver()
+    assert replica.reporter.unsaved == 0
+    assert replica.notes == [("a", "unsaved")]
+
+
+async def test_it_tells_whether_the_scorer_fails(replica: Replica) -> None:
+    replica.fault = ScoreFault.CONNECTION
+    await replica.end("a")
+    found = [replica.reporter.is_open]
+    for _ in range(FAILURES_TO_OPEN - 1):
+        await replica.reporter.deliver()
+        found.append(replica.reporter.is_open)
+    replica.fault = None
+    replica.now_ns += OPEN_NS
+    await replica.reporter.deliver()
+    assert found == [False] * (FAILURES_TO_OPEN - 1) + [True]
+    assert not replica.reporter.is_open
 
 
 def test_a_note_says_which_pod_it_was() -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 
 from controller.scorer.app import EXIT_FAULT, EXIT_OK, run
 from controller.store.scores import FileLock, export_rows, import_rows
@@ -19,10 +22,15 @@ from tests.fakes.score_service import REFUSING, RUN, Running
 
 
 @pytest.fixture(autouse=True)
-def written() -> io.StringIO:
-    found = io.StringIO()
+def written() -> Iterator[io.StringIO]:
+    root, found = logging.getLogger(), io.StringIO()
+    before = root.handlers[:], root.level
     logs.configure(LogLevel.INFO, LogFormat.TEXT, service="score", stream=found)
-    return found
+    yield found
+    root.handlers[:], level = before
+    logging.captureWarnings(capture=False)
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 async def served(
@@ -103,6 +111,36 @@ async def test_it_writes_what_waits_once_the_file_takes_it(tmp_path: Path) -> No
     assert len(export_rows(path)) == 1
 
 
+async def test_its_condition_is_shown_where_nobody_can_teach_it(
+    tmp_path: Path, written: io.StringIO
+) -> None:
+    path = tmp_path / "s.db"
+    import_rows(path, [], replace=True)
+    Running(path).sql(REFUSING)
+
+    async def during(url: str) -> None:
+        (line,) = [x for x in written.getvalue().splitlines() if "listener=ops" in x]
+        (address,) = re.findall(r"address=(\S+)", line)
+        ops = f"http://{address}"
+        assert (await call("GET", f"{ops}/readyz"))[0] == 200
+        await call("POST", f"{url}/v1/observe", RUN)
+        status, ready = await call("GET", f"{ops}/readyz")
+        assert (status, ready["ready"]) == (503, False)
+        assert ready["reasons"][0].startswith("store: ")
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{ops}/metrics") as page:
+                text = await page.text()
+            async with session.get(f"{ops}/healthz") as health:
+                assert health.status == 200
+            async with session.post(f"{ops}/v1/observe", json=RUN) as refused:
+                assert refused.status == 404
+        assert "gpuwarden_score_unsaved_rows 1.0" in text
+        assert "gpuwarden_score_store_available 0.0" in text
+        assert 'gpuwarden_connections{listener="ops"} 1.0' in text
+
+    assert await served(path, during, ("ops", "127.0.0.1:0")) == EXIT_FAULT
+
+
 async def test_a_file_in_use_and_a_port_in_use_end_it(tmp_path: Path, written: io.StringIO) -> None:
     lock = FileLock(tmp_path / "s.db")
     lock.take()
@@ -111,8 +149,9 @@ async def test_a_file_in_use_and_a_port_in_use_end_it(tmp_path: Path, written: i
     lock.release()
 
     async def during(url: str) -> None:
-        port = ("listen", url.removeprefix("http://"))
-        assert await served(tmp_path / "other.db", nothing, port) == EXIT_FAULT
+        for key in ("listen", "ops"):
+            port = (key, url.removeprefix("http://"))
+            assert await served(tmp_path / "other.db", nothing, port) == EXIT_FAULT
 
     assert await served(tmp_path / "s.db", during) == EXIT_OK
     assert "listen: " in written.getvalue()

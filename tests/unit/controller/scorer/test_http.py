@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.scorer.http import score_app
-from controller.scorer.recorder import ScoreRecorder
+from controller.scorer.recorder import ConnectionRecorder, ScoreRecorder
 from controller.web.listener import ConnectionEnd
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -206,8 +206,9 @@ def test_labels_that_callers_choose_are_bounded() -> None:
         job, scored = running.scored(candidates)
         recorder.decided(job, scored, 0.0)
     recorder.repeated(running.observation(job_type="job-0"))
-    recorder.connection_cut(ConnectionEnd.SLOW, "peer")
-    recorder.malformed("no HTTP")
+    connections = ConnectionRecorder("score", instruments)
+    connections.connection_cut(ConnectionEnd.SLOW, "peer")
+    connections.malformed("no HTTP")
     text = instruments.render().decode()
     assert text.count("\nscheduler_observe_events_total{") == 257
     assert 'scheduler_observe_events_total{gpu_type="other",job_type="other"} 44.0' in text

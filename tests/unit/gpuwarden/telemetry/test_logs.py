@@ -1,6 +1,8 @@
+import errno
 import io
 import json
 import logging
+import os
 import sys
 import threading
 import warnings
@@ -53,6 +55,31 @@ def entry(out: io.StringIO) -> dict[str, Any]:
     (line,) = out.getvalue().splitlines()
     parsed: dict[str, Any] = json.loads(line)
     return parsed
+
+
+class FullDisk(io.StringIO):
+    """Takes nothing while it is full."""
+
+    is_full = True
+
+    def write(self, text: str, /) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(text)
+
+    def flush(self) -> None:
+        self.write("")
+
+
+def test_what_writes_a_line_does_not_fail_with_the_logs_disk(out: io.StringIO) -> None:
+    disk = FullDisk()
+    configure(LogLevel.INFO, LogFormat.JSON, service="agent", stream=disk)
+    logger("core").info(Event.PROCESS_STARTED)
+    logging.getLogger("library").warning("told")
+    disk.is_full = False
+    logger("core").info(Event.PROCESS_STOPPED)
+    assert entry(disk)["event"] == "process.stopped"
+    assert out.getvalue() == ""
 
 
 def test_line_is_json_with_time_level_event_and_component(out: io.StringIO) -> None:
