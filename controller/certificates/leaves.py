@@ -10,6 +10,8 @@ AUTHORITY: Final = "authority"
 AUTHORITY_SECRET: Final = "gpuwarden-authority"  # noqa: S105 - a name
 TRUST_BUNDLE: Final = "gpuwarden-ca"
 """ConfigMap with what clients have to trust."""
+EXTENDER: Final = "gpuwarden-extender"
+"""By this name the dedicated scheduler asks for the managed certificate, where there are two."""
 _SCHEDULER: Final = "gpuwarden-scheduler"
 
 
@@ -33,7 +35,7 @@ def leaf_specs(namespace: str) -> tuple[LeafSpec, ...]:
     """All of them, for gpuwarden in this namespace."""
     return (
         _server("admission", "gpuwarden-webhook-tls", "gpuwarden-admission", namespace),
-        _server("extender", "gpuwarden-extender-tls", "gpuwarden-extender", namespace),
+        _server("extender", "gpuwarden-extender-tls", EXTENDER, namespace),
         _server("api", "gpuwarden-http-api-tls", "gpuwarden-api", namespace),
         _server("access", "gpuwarden-access-tls", "gpuwarden-access", namespace),
         LeafSpec("scheduler", "gpuwarden-scheduler-client-tls", _SCHEDULER),

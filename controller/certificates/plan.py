@@ -7,12 +7,16 @@ interrupted or done twice:
 2. The authority that will issue next is made, and put into every bundle, when its predecessor
    begins to issue: whoever reads a bundle only at its start has it years before it is needed.
 3. A former authority leaves the bundles when it has ended, and every leaf of it with it.
+4. While controllers of two revisions run, one may still show a certificate that others made. What
+   webhooks trust stays trusted then, and the scheduler, whose authority not all of them know, gets
+   no certificate.
 
 Each write is conditional on the version that was read, and the authorities are read last. So who
 writes a bundle or a leaf knows authorities that are no older than what is replaced: two leaders do
 not undo each other's work.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -36,6 +40,7 @@ LONGEST_SETTLING: Final = timedelta(days=1)
 _SETTLING_SHARE: Final = 10
 _AHEAD: Final = timedelta(hours=1)
 """A time that another replica wrote is not further ahead of this one's clock."""
+_BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _LATE: Final = 2
 """A renewal is late when this part of `renew_before` has passed."""
 
@@ -112,6 +117,11 @@ class Bundles:
         block = pem_of((certificate,))
         return all(block in text for text in self.texts)
 
+    def beside(self, bundle: bytes) -> bytes:
+        """What they hold that `bundle` does not, as it is written there, each once."""
+        found = dict.fromkeys(x for text in self.texts for x in _BLOCK.findall(text))
+        return b"".join(x + b"\n" for x in found if x not in bundle)
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -120,18 +130,13 @@ class Held:
     targets: Mapping[Target, Read[Bundles]]
     leaves: Mapping[LeafSpec, Read[Leaf]]
     authorities: Read[Authorities]
+    is_mixed: bool = False
+    """Whether controllers of more than one revision run, or may."""
 
     def publish(self, certificate: x509.Certificate) -> bool:
         """Whether every client that reads a bundle finds this authority in it."""
-        for target, found in self.targets.items():
-            match found:
-                case None if not target.is_ours:
-                    continue  # no webhooks are registered
-                case Found(_, bundles) if bundles.hold(certificate):
-                    continue
-            return False
         read = (x.value.bundle for x in self.leaves.values() if isinstance(x, Found))
-        return Bundles(tuple(read)).hold(certificate)
+        return _is_in(self.targets, certificate) and Bundles(tuple(read)).hold(certificate)
 
 
 class Change(StrEnum):
@@ -199,6 +204,11 @@ class Maker(Protocol):
         self, spec: LeafSpec, issuer: Issuer, bundle: bytes, now: datetime, ends: datetime
     ) -> Leaf:
         """A leaf."""
+
+
+def is_trusted(leaf: Leaf, targets: Mapping[Target, Read[Bundles]]) -> bool:
+    """Whether each of these bundles verifies the leaf."""
+    return any(leaf.is_issued_by(x) and _is_in(targets, x) for x in leaf.trusted)
 
 
 def plan(held: Held, now: datetime, terms: Terms, maker: Maker) -> Plan:
@@ -286,14 +296,28 @@ def _rotated(authorities: Authorities, following: Issuer, now: datetime) -> Auth
 # --- bundles
 
 
+def _is_in(targets: Mapping[Target, Read[Bundles]], certificate: x509.Certificate) -> bool:
+    for target, found in targets.items():
+        match found:
+            case None if not target.is_ours:
+                continue  # no webhooks are registered
+            case Found(_, bundles) if bundles.hold(certificate):
+                continue
+        return False
+    return True
+
+
 def _publishing(held: Held, authorities: Authorities) -> Iterator[Write]:
     bundle = authorities.bundle
     for target, found in held.targets.items():
         match found:
             case None if target.is_ours:
                 yield PutBundle(target, None, bundle, 1)
-            case Found(version, bundles) if set(bundles.texts) - {bundle}:
-                yield PutBundle(target, version, bundle, len(bundles.texts))
+            case Found(version, bundles):
+                is_kept = held.is_mixed and not target.is_ours
+                wanted = bundle + bundles.beside(bundle) if is_kept else bundle
+                if set(bundles.texts) - {wanted}:
+                    yield PutBundle(target, version, wanted, len(bundles.texts))
     for spec, leaf in held.leaves.items():
         match leaf:
             case Found(version, value) if value.bundle != bundle:
@@ -307,18 +331,18 @@ def _leaves(
     held: Held, authorities: Authorities, now: datetime, terms: Terms, maker: Maker
 ) -> Iterator[Write]:
     issuer, bundle = authorities.current, authorities.bundle
-    is_trusted = held.publish(issuer.certificate)
+    is_known = held.publish(issuer.certificate)
     ends = min(now + terms.leaf, issuer.ends)
     for spec, read in held.leaves.items():
         match read:
-            case None if is_trusted:
+            case None if is_known and not (spec.is_client and held.is_mixed):
                 leaf = maker.leaf(spec, issuer, bundle, now, ends)
                 yield PutLeaf(spec, None, leaf, is_new=True)
             case Found(version, value) if value.bundle == bundle:
                 is_same = value.is_issued_by(issuer.certificate)
                 is_due = value.ends - now <= terms.renew_before and ends > value.ends
                 is_wanted = is_due or not is_same or not is_for(spec, value.certificate)
-                if is_wanted and (is_trusted or is_same):
+                if is_wanted and (is_known or is_same):
                     leaf = maker.leaf(spec, issuer, bundle, now, ends)
                     yield PutLeaf(spec, version, leaf, is_new=True)
 

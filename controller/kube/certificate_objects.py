@@ -58,6 +58,11 @@ _LABELS: Final = {
     "app.kubernetes.io/component": "controller",
 }
 _AUTHORITY_ENTRIES: Final = ("current.crt", "current.key", "next.crt", "next.key", "former.crt")
+_REVISION: Final = "controller-revision-hash"
+"""Label of a StatefulSet's pods."""
+CONTROLLER_PODS: Final = ",".join(f"{key}={text}" for key, text in _LABELS.items())
+"""Selector of the controllers' pods."""
+_OVER: Final = frozenset({"Succeeded", "Failed"})
 _LEAF_ENTRIES: Final = (CERTIFICATE, KEY, BUNDLE)
 
 RESOURCES: Final[Mapping[TargetKind, Resource]] = {
@@ -95,6 +100,20 @@ class _Webhooks(msgspec.Struct, gc=False):
     webhooks: list[_Webhook] | None = None
 
 
+class _PodMetadata(msgspec.Struct, gc=False):
+    labels: dict[str, str] | None = None
+
+
+class _PodStatus(msgspec.Struct, gc=False):
+    phase: str = ""
+
+
+class _Pod(msgspec.Struct, gc=False):
+    metadata: _PodMetadata
+    status: _PodStatus
+
+
+_POD: Final = msgspec.json.Decoder(_Pod)
 _SECRET: Final = msgspec.json.Decoder(_Secret)
 _WEBHOOKS: Final = msgspec.json.Decoder(_Webhooks)
 
@@ -117,6 +136,16 @@ def read_target(target: Target, body: bytes) -> Found[Bundles] | Unreadable:
     if target.kind is TargetKind.CONFIG_MAP:
         return _read(shown(target), body, _SECRET, _config_map)
     return _read(shown(target), body, _WEBHOOKS, _webhooks)
+
+
+def are_of_one_revision(pods: Iterable[bytes]) -> bool:
+    """Whether those of these pods that run were made from one template; raises MaterialError."""
+    try:
+        found = [_POD.decode(x) for x in pods]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise MaterialError("an object that cannot be read") from None
+    running = (x for x in found if x.status.phase not in _OVER)
+    return len({(x.metadata.labels or {}).get(_REVISION) for x in running}) <= 1
 
 
 def shown(target: Target) -> str:

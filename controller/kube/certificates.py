@@ -21,7 +21,7 @@ from controller.certificates.leaves import (
     LeafSpec,
     leaf_specs,
 )
-from controller.certificates.material import Authorities, Leaf, fingerprint
+from controller.certificates.material import Authorities, Leaf, MaterialError, fingerprint
 from controller.certificates.plan import (
     Bundles,
     Change,
@@ -37,10 +37,13 @@ from controller.certificates.plan import (
     Terms,
     Unreadable,
     Write,
+    is_trusted,
     plan,
 )
 from controller.kube.certificate_objects import (
+    CONTROLLER_PODS,
     RESOURCES,
+    are_of_one_revision,
     read_authority_secret,
     read_leaf_secret,
     read_target,
@@ -50,6 +53,7 @@ from controller.kube.certificate_objects import (
 from controller.kube.client import ApiClient
 from controller.kube.resources import (
     BINDINGS_WEBHOOKS,
+    PODS,
     PODS_WEBHOOKS,
     SECRETS,
     ApiError,
@@ -176,6 +180,7 @@ class ManagedCertificates:
 
     async def _copy(self) -> list[str]:
         faults = []
+        webhooks = await self._webhooks() if self._missing() else {}
         for spec in self._specs:
             if spec.is_client:
                 continue
@@ -184,6 +189,8 @@ class ManagedCertificates:
                 case Unreadable(text):
                     faults.append(text)
                 case Found(_, leaf):
+                    if not self._files.has(spec.name) and not is_trusted(leaf, webhooks):
+                        continue  # of an earlier time; who leads, or is starved, publishes it
                     try:
                         self._files.write(spec.name, leaf)
                     except OSError as error:
@@ -191,6 +198,9 @@ class ManagedCertificates:
                         continue
                     self._note_ends(spec, leaf)
         return faults
+
+    async def _webhooks(self) -> dict[Target, Read[Bundles]]:
+        return {x: await self._target(x) for x in TARGETS if not x.is_ours}
 
     def _note_ends(self, spec: LeafSpec, leaf: Leaf) -> None:
         self._ends[spec.name] = wall_ns(leaf.ends)
@@ -210,15 +220,26 @@ class ManagedCertificates:
 
     async def _lead(self) -> list[str]:
         found = Plan()
+        is_mixed, faults = await self._mixed()
         for _ in range(_MOST_PASSES):
-            held = await self._held()
+            held = await self._held(is_mixed=is_mixed)
             now = utc(self._clock.wall_ns()).replace(microsecond=0)
             found = plan(held, now, self._terms, self._maker)
             outcomes = [await self._write(x) for x in found.writes]
             failures = [x for x in outcomes if isinstance(x, str)]
             if failures or False in outcomes or not found.writes:
-                return [*found.faults, *failures]
-        return [*found.faults]
+                return [*faults, *found.faults, *failures]
+        return [*faults, *found.faults]
+
+    async def _mixed(self) -> tuple[bool, list[str]]:
+        """Whether controllers of several revisions run, or may, and what hides it."""
+        try:
+            page = await self._api.labelled(PODS, self._namespace, CONTROLLER_PODS)
+            return not are_of_one_revision(page.items or ()), []
+        except (ApiError, MaterialError) as error:
+            if isinstance(error, ApiError) and error.status == 0:
+                raise
+            return True, [f"pods of the controllers: {error}"]
 
     async def _write(self, write: Write) -> bool | str:
         """Whether it was taken; a fault where it could not be. Raises ApiError for no answer."""
@@ -250,14 +271,14 @@ class ManagedCertificates:
             self._audit.note(record)
         return True
 
-    async def _held(self) -> Held:
+    async def _held(self, *, is_mixed: bool) -> Held:
         """Everything, the authorities last: `plan` relies on that order."""
         targets = {target: await self._target(target) for target in TARGETS}
         leaves = {spec: await self._leaf(spec) for spec in self._specs}
         for spec, leaf in leaves.items():
             if isinstance(leaf, Found) and spec.is_client:
                 self._note_ends(spec, leaf.value)
-        return Held(targets, leaves, await self._authorities())
+        return Held(targets, leaves, await self._authorities(), is_mixed)
 
     async def _target(self, target: Target) -> Read[Bundles]:
         namespace = self._namespace if target.is_ours else None

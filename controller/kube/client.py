@@ -190,6 +190,11 @@ class ApiClient:
             token = page.metadata.continue_
             most = min(most * 2, self._page_objects)
 
+    async def labelled(self, resource: Resource, namespace: str, selector: str) -> Page:
+        """A namespace's objects with these labels, in one answer; raises ApiError."""
+        path = with_query(resource.path(namespace), labelSelector=selector)
+        return _decoded(await self._call("list", Request("GET", path)))
+
     async def version_now(self, resource: Resource) -> str:
         """The version of a collection at a moment no earlier than now; raises ApiError.
 

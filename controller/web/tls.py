@@ -50,6 +50,16 @@ class TlsFiles:
     """None: clients are not asked for a certificate (loopback only)."""
     may_come_later: bool = False
     """The files need not be there before the listener opens."""
+    previous: "PreviousFiles | None" = None
+    """Of the time before a change, for clients that know nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousFiles:
+    """Files for every client that does not ask for `name` (TLS server name), with its own CAs."""
+
+    name: str
+    files: TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +99,26 @@ class ServingTls:
         self._client_roots = client_roots
         self._now = now or _utc_now
         self._roots = None if client_roots is None else client_roots()
+        self._previous = (
+            None if files.previous is None else ServingTls(files.previous.files, now=now)
+        )
         self._material = _read(files)
         self._current = self._context(self._material, self._roots)
-        self.last_error: str | None = None
-        """Why the newest files were refused; None while the newest are in use."""
+        self._error: str | None = None
         self.context = self._current
         self.context.sni_callback = self._choose
 
     @property
+    def last_error(self) -> str | None:
+        """Why the newest files were refused; None while the newest are in use."""
+        before = None if self._previous is None else self._previous.last_error
+        return self._error or before
+
+    @property
     def ends(self) -> datetime:
-        """When the chain in use ends."""
-        return self._material.chain.ends
+        """When the first of the chains in use ends."""
+        own = self._material.chain.ends
+        return own if self._previous is None else min(own, self._previous.ends)
 
     @property
     def pem(self) -> tuple[bytes, bytes]:
@@ -113,35 +132,43 @@ class ServingTls:
         return b"".join(one.public_bytes(Encoding.PEM) for one in chain).decode()
 
     def seconds_left(self) -> float:
-        """Until the chain in use ends; below 0 after it."""
+        """Until the first of the chains in use ends; below 0 after it."""
         return (self.ends - self._now()).total_seconds()
 
     def warning(self) -> str | None:
-        """What somebody should know of the certificate in use or of the newest; None: nothing."""
+        """What somebody should know of a certificate in use or of the newest; None: nothing."""
+        before = None if self._previous is None else self._previous.warning()
+        return self._own_warning() or before
+
+    def _own_warning(self) -> str | None:
         chain, now = self._material.chain, self._now()
         fault = fault_of(chain, now)
         if fault is not None:
             return f"the serving certificate {fault}"
-        if self.last_error is not None:
-            return f"new certificate files are not in use: {self.last_error}"
+        if self._error is not None:
+            return f"new certificate files are not in use: {self._error}"
         if chain.is_late(now):
-            left = timedelta(seconds=int(self.seconds_left()))
+            left = timedelta(seconds=int((chain.ends - now).total_seconds()))
             return f"the serving certificate ends in {left} and was not renewed"
         return None
 
     def reload(self) -> Reload:
         """Take the files if they are new, fit together and serve no worse than those in use."""
+        found = {self._reload()} | ({self._previous.reload()} if self._previous else set())
+        return next(x for x in (Reload.REFUSED, Reload.CHANGED, Reload.UNCHANGED) if x in found)
+
+    def _reload(self) -> Reload:
         try:
             fresh = _read(self._files)
             if fresh.digest == self._material.digest:
-                self.last_error = None
+                self._error = None
                 return Reload.UNCHANGED
             self._demand_no_worse(fresh)
             context = self._context(fresh, self._roots)
         except TlsFilesError as error:
-            self.last_error = str(error)
+            self._error = str(error)
             return Reload.REFUSED
-        self._material, self._current, self.last_error = fresh, context, None
+        self._material, self._current, self._error = fresh, context, None
         return Reload.CHANGED
 
     def _demand_no_worse(self, fresh: _Material) -> None:
@@ -159,11 +186,15 @@ class ServingTls:
                 raise TlsFilesError(f"{self._files.client_ca}: {fault}; those in use stay")
 
     def _choose(
-        self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _old: ssl.SSLContext
+        self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _old: ssl.SSLContext
     ) -> None:
         """Swap certificate and trust store of one handshake (called with or without SNI)."""
         self._follow_roots()
-        connection.context = self._current
+        previous = self._files.previous
+        if self._previous is None or previous is None or name == previous.name:
+            connection.context = self._current
+        else:
+            connection.context = self._previous._current  # noqa: SLF001 - of the same class
 
     def _follow_roots(self) -> None:
         """Trust the clients of now; the certificate stays what `reload` has taken."""

@@ -4,13 +4,15 @@ Constructs and connects only. `controller.placement`, `admission` and `binding` 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
 from controller.admission.pod_webhooks import AdmissionDecision, PodWebhooks
 from controller.audit.log import DurableLog
 from controller.binding.waking import MOST_AT_ONCE, Chosen, Room
+from controller.certificates.leaves import EXTENDER
+from controller.certificates.material import BUNDLE, CERTIFICATE, KEY
 from controller.explain.fit import FitQuery
 from controller.fleet.registry import FleetRegistry
 from controller.kube.node_hints import NodeHints
@@ -28,7 +30,7 @@ from controller.settings import ControllerSettings, Scheduling
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.listener import HttpServer
 from controller.web.scorer import HttpScorer
-from controller.web.tls import TlsFiles
+from controller.web.tls import PreviousFiles, TlsFiles
 from controller.web.verbs import ExtenderVerbs, nobody_held_back
 from controller.wiring.binding import (
     BindingParts,
@@ -248,7 +250,11 @@ def _extender_files(settings: ControllerSettings) -> TlsFiles | None:
     tls = settings.extender.tls
     if tls.cert is None or tls.key is None:
         return None
-    return tls_files(settings, tls.cert, tls.key, tls.client_ca)
+    files = tls_files(settings, tls.cert, tls.key, tls.client_ca)
+    if tls.previous is None:
+        return files
+    crt, key, ca = (tls.previous / x for x in (CERTIFICATE, KEY, BUNDLE))
+    return replace(files, previous=PreviousFiles(EXTENDER, TlsFiles(crt, key, ca)))
 
 
 def node_hints(

@@ -132,7 +132,7 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderTlsSettings:
-    """Section `extender.tls`: all three or none."""
+    """Section `extender.tls`: `cert`, `key` and `clientCa`, or none of them."""
 
     cert: Annotated[Path | None, Spec(keys.PATH, "PEM file of the certificate and its chain")] = (
         None
@@ -140,6 +140,15 @@ class ExtenderTlsSettings:
     key: Annotated[Path | None, Spec(keys.PATH, "PEM file of the private key")] = None
     client_ca: Annotated[
         Path | None, Spec(keys.PATH, "PEM file of the CAs whose clients may call")
+    ] = None
+    previous: Annotated[
+        Path | None,
+        Spec(
+            keys.PATH,
+            "folder with `tls.crt`, `tls.key` and `ca.crt` of the time before"
+            " `certificates.selfManaged.enabled`, for schedulers that do not know gpuwarden's"
+            " authority: all that ask for another TLS server name than `gpuwarden-extender`",
+        ),
     ] = None
 
 

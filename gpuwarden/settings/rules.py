@@ -92,6 +92,9 @@ def _extender(settings: ControllerSettings) -> list[Finding]:
             "a loopback address, or client certificates: set extender.tls.clientCa, cert, key"
         )
         return [Finding("listen.extender", str(address), expected)]
+    if tls.previous is not None and (missing or not settings.certificates.self_managed.enabled):
+        expected = "nothing without extender.tls and certificates.selfManaged.enabled: true"
+        return [Finding("extender.tls.previous", str(tls.previous), expected)]
     return []
 
 

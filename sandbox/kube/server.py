@@ -286,6 +286,11 @@ class ApiServer:
         if selector := request.query.get("fieldSelector"):
             found = {k: x for k, x in found.items() if selector == f"metadata.name={k}"}
             self._progress = at
+        if selector := request.query.get("labelSelector"):
+            wanted = {tuple(x.split("=", 1)) for x in selector.split(",")}
+            found = {
+                k: x for k, x in found.items() if wanted <= x["metadata"].get("labels", {}).items()
+            }
         within = f"{place.namespace}/" if place.namespace else ""
         keys = sorted(k for k in found if k > start and k.startswith(within))
         limit = int(request.query.get("limit") or len(keys) or 1)

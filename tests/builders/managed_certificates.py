@@ -66,7 +66,7 @@ def after(held: Held, writes: tuple[Write, ...]) -> Held:
                 targets[write.target] = Found("2", Bundles((write.bundle,) * write.count))
             case PutLeaf():
                 leaves[write.spec] = Found("2", write.leaf)
-    return Held(targets, leaves, kept)
+    return replace(held, targets=targets, leaves=leaves, authorities=kept)
 
 
 def next_step(held: Held, now: datetime = NOW, terms: Terms = TERMS) -> Plan:
@@ -101,3 +101,10 @@ def value(found: object) -> Authorities:
     assert isinstance(found, Found)
     assert isinstance(found.value, Authorities)
     return found.value
+
+
+def texts(held: Held, target: Target) -> set[bytes]:
+    """What is in its bundles."""
+    found = held.targets[target]
+    assert isinstance(found, Found)
+    return set(found.value.texts)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.certificates.leaves import EXTENDER, leaf_specs
 from controller.kube.resources import CALLS, CERTIFICATE_CALLS, Call
 from controller.policies.file import decode_policy
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, load
@@ -357,6 +358,39 @@ def test_self_managed_webhooks_have_no_bundle_yet_and_no_one_elses() -> None:
             for webhook in configuration["webhooks"]:
                 assert "caBundle" not in webhook["clientConfig"]
     assert objects(found, "Certificate") == []
+
+
+def test_in_a_change_the_extender_has_the_certificate_of_before_too() -> None:
+    secrets = {"extender": "ours"}
+    found = chart(certificates={"servePrevious": True, "secrets": secrets})
+    text = data(found, "gpuwarden-controller-config", "controller.yaml").encode()
+    places = {"POD_NAME": "gpuwarden-controller-0"}
+    settings = load(CONTROLLER, Inputs((), places, ("c", text))).settings
+    spec = pods(found)[CONTROLLER_POD]
+    (mount,) = [
+        x
+        for x in spec["containers"][0]["volumeMounts"]
+        if x["mountPath"] == str(settings.extender.tls.previous)
+    ]
+    (volume,) = [x for x in spec["volumes"] if x["name"] == mount["name"]]
+    assert volume["secret"]["secretName"] == "ours"
+    assert (
+        pods(found)["Deployment/gpuwarden-scheduler"]
+        == (pods(chart())["Deployment/gpuwarden-scheduler"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("default", EXTENDER), ("given-certificates", None), ("cert-manager", None)]
+)
+def test_the_scheduler_asks_for_the_managed_certificate_by_its_name(
+    name: str, asked: str | None
+) -> None:
+    found = data(rendered(name), "gpuwarden-scheduler-configuration", "configuration.yaml")
+    (extender,) = yaml.safe_load(found)["extenders"]
+    assert extender["tlsConfig"].get("serverName") == asked
+    (spec,) = [x for x in leaf_specs(NAMESPACE) if x.name == "extender"]
+    assert EXTENDER in spec.names
 
 
 def test_cert_manager_makes_what_pods_mount() -> None:

@@ -62,6 +62,10 @@ def refused(values: dict[str, Any], **options: Any) -> str:
             "webhooks.callerCertificate: true, expected false with certificates.mode: self-managed",
         ),
         (
+            {"certificates": {"mode": "given", "caBundle": CA, "servePrevious": True}},
+            "certificates.servePrevious: true, expected false with certificates.mode: given",
+        ),
+        (
             {"certificates": {"caBundle": CA}},
             "certificates.caBundle: given, expected empty with certificates.mode: self-managed",
         ),

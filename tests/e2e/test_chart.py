@@ -4,6 +4,7 @@ With SPIRE, images, a device plugin and NVML's stand-in as they are there before
 webhooks and scheduler are the chart's own.
 """
 
+import base64
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 
 from controller.certificates.leaves import AUTHORITY_SECRET, leaf_specs
+from tests.builders.web_certificates import WebCa
 from tests.chart.rendering import NAMESPACE, annotations, one, rendered
 from tests.contracts.pod_resources import DEVICES, RESOURCE
 from tests.e2e.lab.api import Api, ApiError, Document
@@ -53,6 +55,12 @@ TEAM = "team-a"
 KEYS = "gpuwarden-reservation-keys"
 NOBODYS = f"v1:sha256:{'0' * 64}"
 WEBHOOKS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+FAILURES = ("webhook", "gpuwarden-extender")
+"""Of what the scheduler says when a call has failed: parts of an address."""
+MOST_FAULTS = 20
+CHANGE_S = 600
+"""A new scheduler waits for its Secret, and kubelet looks after up to two minutes."""
+ADMITTED = 200
 ENFORCED = {"gpuwarden.dev/enforce": "true"}
 SCORER_VOLUME = "data-gpuwarden-score-0"
 WITH_SCORER = {"hints": {"scorer": {"enabled": True}}}
@@ -328,8 +336,8 @@ class Load:
             try:
                 self._pods.create(holder(name))
                 self._pods.phase(name, "Running", timeout_s=START_S)
-                webhooks = [x for x in refusals(self._pods, name) if "webhook" in x]
-                assert webhooks == []
+                found = [x for x in refusals(self._pods, name) if any(y in x for y in FAILURES)]
+                assert found == []
                 self._pods.delete(name)
             except Exception as error:  # noqa: BLE001 - told by the test, not by the thread
                 self.faults.append(f"{name}: {error!r}")
@@ -405,6 +413,117 @@ def test_without_webhooks_the_extender_places_pods(world: World) -> None:
     told(pods, "waits", "HASH_MISMATCH", timeout_s=START_S)
     assert "nodeName" not in pods.get("waits")["spec"]
     world.release.uninstall()
+
+
+GIVEN = {
+    "admission": ("gpuwarden-admission-server", "gpuwarden-admission"),
+    "extender": ("gpuwarden-extender-server", "gpuwarden-extender"),
+    "access": ("gpuwarden-access-server", "gpuwarden-access"),
+    "scheduler": ("gpuwarden-extender-client", ""),
+}
+"""Whose it is -> its Secret, and its Service where it is a server."""
+CLIENT = "gpuwarden-scheduler-client-tls"
+
+
+def give_certificates(world: World) -> str:
+    """The Secrets that somebody has made; PEM of the webhooks' authority."""
+    folder = world.folder / "given"
+    folder.mkdir()
+    webhooks, extender = WebCa(folder, "webhooks"), WebCa(folder, "extender")
+    for name, (secret, service) in GIVEN.items():
+        ca = webhooks if name == "admission" else extender
+        names = (f"{service}.{NAMESPACE}.svc",) if service else ("gpuwarden-scheduler",)
+        pair = ca.issue(f"{name}-pair", server=bool(service), names=names)
+        files = zip((*pair, ca.file), ("tls.crt", "tls.key", "ca.crt"), strict=True)
+        data = {entry: base64.b64encode(x.read_bytes()).decode() for x, entry in files}
+        body = {"metadata": {"name": secret}, "type": "kubernetes.io/tls", "data": data}
+        world.api.post(f"/api/v1/namespaces/{NAMESPACE}/secrets", body)
+    return webhooks.file.read_text()
+
+
+class Admissions:
+    """Pods of the enforced namespace, many in a second, that are admitted and not kept."""
+
+    def __init__(self, pods: Namespace) -> None:
+        self._pods = pods
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="admissions", daemon=True)
+        self.admitted = 0
+        self.faults: list[str] = []
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join(START_S)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.1):
+            try:
+                path = f"{self._pods.path}/pods?dryRun=All"
+                self._pods.api.post(path, holder(f"dry-{self.admitted}"))
+            except Exception as error:  # noqa: BLE001 - told by the test, not by the thread
+                self.faults.append(f"{self.admitted}: {error!r}")
+                if len(self.faults) > MOST_FAULTS:
+                    return
+            self.admitted += 1
+
+
+def bundles(world: World) -> set[str]:
+    """What API servers trust for our webhooks."""
+    names = ("gpuwarden-pods", "gpuwarden-bindings")
+    kinds = [("mutating", x) for x in names] + [("validating", names[0])]
+    root = "/apis/admissionregistration.k8s.io/v1"
+    found = [world.api.get(f"{root}/{kind}webhookconfigurations/{name}") for kind, name in kinds]
+    texts = {x["clientConfig"].get("caBundle", "") for one in found for x in one["webhooks"]}
+    return {base64.b64decode(x).decode() for x in texts}
+
+
+@pytest.mark.long
+def test_a_change_to_managed_certificates_under_load_refuses_nobody(world: World) -> None:
+    """Admission, binding and the extender's answers, from the first upgrade to after the second."""
+    world.release.uninstall("--ignore-not-found")
+    given = give_certificates(world)
+    world.changed = {"certificates": {"mode": "given", "caBundle": given}}
+    world.release.install(world.release.values(**world.changed))
+    world.verified()
+    assert bundles(world) == {given}
+    world.team()
+    world.started("holder")
+    with pytest.raises(HelmError, match=r"certificates\.servePrevious: false, expected true"):
+        world.upgrade(certificates={"mode": "self-managed"})
+    changing = {"mode": "self-managed", "servePrevious": True}
+    with pytest.raises(HelmError, match=f"Secret {CLIENT}: there is one of an earlier time"):
+        world.upgrade(certificates=changing)
+    world.cluster.kubectl("delete", "secret", CLIENT)
+    load, admissions = Load(world.pods), Admissions(world.pods)
+    load.goes_on(1)
+    schedulers = world.uids("scheduler")
+    for certificates in (changing, {"mode": "self-managed"}):
+        controllers = world.uids("controller")
+        world.upgrade(certificates=certificates)
+        until(
+            "controllers and schedulers are others",
+            lambda before=controllers | schedulers: (
+                not (  # type: ignore[misc] # mypy cannot infer the default
+                    before & (world.uids("controller") | world.uids("scheduler"))
+                )
+            ),
+            timeout_s=CHANGE_S,
+        )
+        for workload in ("statefulset/gpuwarden-controller", "deployment/gpuwarden-scheduler"):
+            world.cluster.kubectl("rollout", "status", workload, "--timeout=110s")
+        load.goes_on(2)
+    load.end()
+    admissions.end()
+    assert (load.faults, admissions.faults) == ([], [])
+    assert admissions.admitted > ADMITTED
+    trusted = world.cluster.kubectl(
+        "get", "configmap", "gpuwarden-ca", r"-o=jsonpath={.data.ca\.crt}"
+    )
+    assert bundles(world) == {trusted}
+    assert given not in trusted
+    assert world.pods.get("holder")["status"]["phase"] == "Running"
 
 
 @pytest.mark.parametrize(("program", "file"), [("server", "server.conf"), ("agent", "agent.conf")])

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -221,12 +222,13 @@ class DirectExchange:
         yield Answer(status, None, _Whole(content))
 
     def _answer(self, request: Request) -> tuple[bytes, int]:
-        place = place_of(request.path)
-        if request.method == "GET":
+        path, _, query = request.path.partition("?")
+        place = place_of(path)
+        if request.method == "GET" and place.name is not None:
             key = "/".join(x for x in (place.namespace, place.name) if x)
             return self._server.objects.text(place.collection, key).encode(), HTTPStatus.OK
         asked: Any = SimpleNamespace(
-            method=request.method, content_type=request.content_type, query={}
+            method=request.method, content_type=request.content_type, query=dict(parse_qsl(query))
         )
         found, status = self._server._worked(asked, place, request.body)
         return json.dumps(found).encode(), status

@@ -26,7 +26,7 @@ from controller.kube.certificates import STARVED_S, ManagedCertificates
 from controller.kube.client import ApiClient
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.listener import HttpServer
-from controller.web.tls import TlsFiles
+from controller.web.tls import PreviousFiles, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden.clock import SystemClock
 from gpuwarden.moment import NS_PER_S
@@ -89,9 +89,17 @@ def trusting(bundle: bytes) -> ssl.SSLContext:
     return context
 
 
-async def post(port: int, path: str, body: Any, context: ssl.SSLContext, service: str) -> Any:
-    """On a connection of its own; raises aiohttp.ClientError."""
-    name = f"{service}.{NAMESPACE}.svc"
+async def post(
+    port: int,
+    path: str,
+    body: Any,
+    context: ssl.SSLContext,
+    service: str,
+    *,
+    name: str | None = None,
+) -> Any:
+    """On a connection of its own, for a Service or this name; raises aiohttp.ClientError."""
+    name = name or f"{service}.{NAMESPACE}.svc"
     async with (
         aiohttp.ClientSession() as session,
         session.post(
@@ -129,11 +137,17 @@ def replica(
     *,
     leads: Callable[[], bool] = lambda: True,
     terms: Terms = USUAL,
+    previous: PreviousFiles | None = None,
+    given: Callable[[str], TlsFiles] | None = None,
 ) -> Replica:
-    def files(listener: str, client_ca: str | None = None) -> TlsFiles:
+    """With `given` its listeners have those files, and its managed ones are not used."""
+
+    def files(
+        listener: str, client_ca: str | None = None, before: PreviousFiles | None = None
+    ) -> TlsFiles:
         found = folder / listener
         ca = None if client_ca is None else found / client_ca
-        return TlsFiles(found / "tls.crt", found / "tls.key", ca, may_come_later=True)
+        return TlsFiles(found / "tls.crt", found / "tls.key", ca, True, before)
 
     audit, seen = RecordingAudit(), (AdmissionMeasurements(), Measurements())
     certificates = ManagedCertificates(
@@ -162,14 +176,14 @@ def replica(
             webhooks.application(),
             name="admission",
             address=local,
-            tls=files("admission"),
+            tls=given("admission") if given else files("admission"),
             limits=limits,
             observer=seen[0],
         ),
         ExtenderServer(
             extender,
             address=local,
-            tls=files("extender", "ca.crt"),
+            tls=given("extender") if given else files("extender", "ca.crt", previous),
             observer=seen[1],
             limits=bounds,
         ),

@@ -70,6 +70,9 @@ extender:
     cert: {{ $folder }}/extender/tls.crt
     key: {{ $folder }}/extender/tls.key
     clientCa: {{ $folder }}/extender/ca.crt
+    {{- if .Values.certificates.servePrevious }}
+    previous: /etc/gpuwarden/previous/extender
+    {{- end }}
 {{- end }}
 {{- if .Values.httpApi.enabled }}
 api:

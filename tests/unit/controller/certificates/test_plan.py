@@ -16,6 +16,7 @@ from controller.certificates.plan import (
     PutLeaf,
     Terms,
     Unreadable,
+    is_trusted,
 )
 from tests.builders.managed_certificates import (
     DAY,
@@ -31,6 +32,7 @@ from tests.builders.managed_certificates import (
     leaf,
     named,
     next_step,
+    texts,
     until_done,
     value,
     with_leaf,
@@ -88,6 +90,61 @@ class TestFirstInstallation:
         held, done = until_done(held)
         assert done == ["created", "bundle"]
         assert next_step(held).faults == (broken.text,)
+
+
+class TestMixedRevisions:
+    """Some controllers may still show certificates of others."""
+
+    OTHERS = pem_of((MAKER.authority(NOW, NOW + DAY).certificate,))
+    MORE = pem_of((MAKER.authority(NOW, NOW + DAY).certificate,))
+
+    def change(self, *texts: bytes) -> Held:
+        targets = {WEBHOOKS: Found("1", Bundles(texts)), PEOPLE: Found("1", Bundles(texts[:1]))}
+        return replace(nothing(), targets=targets, is_mixed=True)
+
+    def test_what_webhooks_trust_is_kept_behind_the_managed_authorities(self) -> None:
+        text = b"# ours\r\n" + self.OTHERS.replace(b"\n", b"\r\n") + self.MORE
+        held, done = until_done(self.change(text, self.MORE + self.MORE, b"no PEM"))
+        assert done == ["created", "bundle", "published", "leaf"]
+        bundle = value(held.authorities).bundle
+        kept = self.OTHERS.replace(b"\n", b"\r\n").rstrip() + b"\n" + self.MORE
+        assert texts(held, WEBHOOKS) == {bundle + kept}
+        assert texts(held, PEOPLE) == {bundle}
+
+    def test_the_scheduler_gets_its_certificate_when_all_are_of_one(self) -> None:
+        held, _ = until_done(self.change(self.OTHERS, self.OTHERS))
+        missing = {spec.name for spec, found in held.leaves.items() if found is None}
+        assert missing == {"scheduler"}
+        held, done = until_done(replace(held, is_mixed=False))
+        assert done == ["bundle, leaf"]
+        assert texts(held, WEBHOOKS) == {value(held.authorities).bundle}
+        assert isinstance(held.leaves[SPECS["scheduler"]], Found)
+
+    def test_a_certificate_that_the_scheduler_has_is_renewed(self) -> None:
+        held = replace(installed(authorities()), is_mixed=True)
+        writes = next_step(held, NOW + TERMS.leaf - TERMS.renew_before).writes
+        assert SPECS["scheduler"] in [x.spec for x in writes if isinstance(x, PutLeaf)]
+
+
+class TestTrustedLeaf:
+    def test_every_bundle_has_the_authority_that_issued_it(self) -> None:
+        kept, other = authorities(), authorities()
+        targets = installed(kept).targets
+        assert is_trusted(leaf("admission", kept), targets)
+        assert not is_trusted(leaf("admission", other), targets)
+        for found in (
+            Found("1", Bundles((kept.bundle, other.bundle))),
+            Unreadable("MutatingWebhookConfiguration gpuwarden-pods: 403"),
+        ):
+            assert not is_trusted(leaf("admission", kept), {WEBHOOKS: found})
+        assert is_trusted(leaf("admission", kept), {WEBHOOKS: None})
+
+    def test_of_its_own_bundle_only_the_issuer_counts(self) -> None:
+        """The next authority is in the bundle, too, and signed nothing yet."""
+        kept = authorities()
+        assert kept.next is not None
+        bundle = pem_of((kept.next.certificate,))
+        assert not is_trusted(leaf("admission", kept), {WEBHOOKS: Found("1", Bundles((bundle,)))})
 
 
 class TestRenewal:

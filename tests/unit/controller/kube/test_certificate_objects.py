@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.certificates.material import leaf_entries, pem_of
+from controller.certificates.material import MaterialError, leaf_entries, pem_of
 from controller.certificates.plan import (
     Bundles,
     Change,
@@ -21,6 +21,7 @@ from controller.certificates.plan import (
 )
 from controller.kube.certificate_objects import (
     MOST_OBJECT_BYTES,
+    are_of_one_revision,
     read_authority_secret,
     read_leaf_secret,
     read_target,
@@ -160,3 +161,30 @@ class TestBundles:
         assert patch.body == {"metadata": {"resourceVersion": "7"}, "data": {"ca.crt": "pem"}}
         empty = stored({"metadata": {}})
         assert read_target(PEOPLE, empty) == Found("7", Bundles((b"",)))
+
+
+class TestRevisions:
+    @staticmethod
+    def pod(revision: str | None, phase: str = "Running") -> bytes:
+        labels = {} if revision is None else {"controller-revision-hash": revision}
+        return json.dumps({"metadata": {"labels": labels}, "status": {"phase": phase}}).encode()
+
+    @pytest.mark.parametrize(
+        ("pods", "is_one"),
+        [
+            ([], True),
+            ([("a", "Running")], True),
+            ([("a", "Running"), ("a", "Pending")], True),
+            ([("a", "Running"), ("b", "Pending")], False),
+            ([("a", "Running"), ("b", "Succeeded"), ("c", "Failed")], True),
+            ([("a", "Running"), ("b", "Unknown")], False),
+            ([("a", "Running"), (None, "Running")], False),
+        ],
+    )
+    def test_pods_that_run_count(self, pods: list[tuple[str | None, str]], *, is_one: bool) -> None:
+        assert are_of_one_revision(self.pod(*x) for x in pods) is is_one
+
+    @pytest.mark.parametrize("body", [b"[]", b"{}", b'{"metadata":{"labels":[]},"status":{}}'])
+    def test_what_is_no_pod_is_an_error(self, body: bytes) -> None:
+        with pytest.raises(MaterialError, match="an object that cannot be read"):
+            are_of_one_revision([self.pod("a"), body])

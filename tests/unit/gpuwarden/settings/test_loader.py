@@ -198,6 +198,8 @@ def test_every_finding_comes_at_once() -> None:
         ("clock: {warn: 10m}\n", "clock.warn (file c.yaml, line 6): got 10m; expected at most clock.refuse = 5m"),
         ("listen: {extender: ':8000'}\n", "expected a loopback address, or client certificates"),
         ("extender: {tls: {cert: c, key: k}}\n", "extender.tls: got no extender.tls.clientCa; expected all of them, or none"),
+        ("extender: {tls: {cert: c, key: k, clientCa: a, previous: p}}\n", "extender.tls.previous (file c.yaml, line 6): got p; expected nothing without extender.tls and certificates.selfManaged.enabled: true"),
+        ("certificates: {selfManaged: {enabled: true}}\nextender: {tls: {previous: p}}\n", "extender.tls.previous (file c.yaml, line 7): got p; expected nothing without extender.tls and certificates.selfManaged.enabled: true"),
         ("api: {tls: {cert: c}}\n", "api.tls: got no api.tls.key; expected cert and key, or none of them"),
         ("api: {tls: {cert: c, key: k}}\nlisten: {api: ':9090'}\n", "got :9090; expected another port than listen.ops"),
         ("access: {tls: {cert: c}}\n", "access.tls: got no access.tls.key; expected cert and key, with or without ca, or none of them"),

@@ -66,6 +66,7 @@ WITHHELD = {
     "extender.tls.cert",
     "extender.tls.key",
     "extender.tls.clientCa",
+    "extender.tls.previous",
     "admission.tls.cert",
     "admission.tls.key",
     "admission.tls.clientCa",
