@@ -5,7 +5,8 @@ runs wait here and are written when it does.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from controller.scoring.assignment import NotEnoughError, transport_plan, whole_assignment
@@ -21,15 +22,19 @@ from controller.scoring.documents import (
 from controller.scoring.learned import Before, Key, Learned, Observation, Row
 from controller.scoring.parameters import Parameters
 from controller.scoring.score import Job, NoneLargeEnoughError, Scored, Scorer
-from controller.store.learned_rows import News, Rows, ScoreStore, ScoresUnavailableError
+from controller.store.learned_rows import (
+    MOST_RUN_IDS,
+    News,
+    Rows,
+    ScoreStore,
+    ScoresUnavailableError,
+)
 from gpuwarden.counted import counted
 
 EXCHANGE_S: Final = 5.0
 """After which what waits is written, and what others wrote is read."""
 MOST_WAITING: Final = 100_000
 """Names of job types, in runs that wait for the database."""
-MOST_RUN_IDS: Final = 20_000
-"""Ids of runs that are remembered; who reports again does so soon."""
 _OFF: Final = "batch assignment is off: set score.enableSinkhorn (SCHEDULER_ENABLE_SINKHORN)"
 
 
@@ -43,7 +48,7 @@ class ScoreSink(Protocol):
         """A run was reported."""
 
     def repeated(self, seen: Observation) -> None:
-        """A run was reported once more."""
+        """A run was reported once more, here or to another replica."""
 
     def forgotten(self, rows: int) -> None:
         """Rows went because there were too many."""
@@ -63,11 +68,21 @@ class TooManyWaitError(Exception):
     """So much waits for the database that no more is learned; says how many runs, and for what."""
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A run that is not in the database."""
+
+    seen: Observation
+    is_repeated: bool = False
+    """It was there: another replica was told of it, too."""
+
+
 class Saving:
     """Keeps memory and database together; used from one event loop.
 
     Memory is what the database had at the last exchange, and then the runs that wait, in order.
-    When others wrote meanwhile, those runs are taken back and learned again on top of that.
+    When others wrote meanwhile, those runs are taken back and learned again on top of that, unless
+    it is these runs that the others wrote.
     """
 
     def __init__(self, learned: Learned, store: ScoreStore, sink: ScoreSink) -> None:
@@ -75,7 +90,7 @@ class Saving:
         self._store = store
         self._sink = sink
         self._one_at_a_time = asyncio.Lock()
-        self._waiting: list[Observation] = []
+        self._waiting: list[_Waiting] = []
         self._sent = 0
         """How many of those are in the last write."""
         self._going = 0
@@ -84,6 +99,8 @@ class Saving:
         """Rows as the database has them, where memory has them otherwise; None: none there."""
         self._durable_before: dict[Key, Row | None] = {}
         """The same of rows that are being written."""
+        self._run_ids: dict[str, None] = {}
+        """Of the last runs as the database has them, the oldest first."""
         self.problem = "the database has not been read yet"
         """Why what is learned is in memory alone; empty while it is durable."""
 
@@ -92,19 +109,25 @@ class Saving:
         """Rows that the database has not, or has older."""
         return len(self._durable.keys() | self._durable_before.keys())
 
-    async def keep(self, seen: Observation) -> bool:
-        """Learn from a run and write that; whether it is durable. Raises TooManyWaitError.
+    def knows(self, run_id: str) -> bool:
+        """Whether a run was learned lately, as far as this replica has heard."""
+        return run_id in self._run_ids or any(x.seen.run_id == run_id for x in self._waiting)
 
-        Does not try a database that is in trouble.
+    async def keep(self, seen: Observation) -> tuple[bool, bool]:
+        """Learn from a run and write that; whether it is durable, and whether it was known.
+
+        Does not try a database that is in trouble. Raises TooManyWaitError.
         """
-        names = sum(1 + len(x.colocated) for x in self._waiting)
+        names = sum(1 + len(x.seen.colocated) for x in self._waiting)
         if names >= MOST_WAITING:
-            waiting = counted(len(self._waiting), "run")
-            raise TooManyWaitError(f"{waiting} waiting for the database: {self.problem}")
-        self._waiting.append(seen)
+            runs = counted(len(self._waiting), "run")
+            raise TooManyWaitError(f"{runs} waiting for the database: {self.problem}")
+        waiting = _Waiting(seen)
+        self._waiting.append(waiting)
         self._note(self._learned.observe(seen))
         async with self._one_at_a_time:
-            return not self.problem and await self._write(at_least_once=False)
+            saved = not self.problem and await self._write(at_least_once=False)
+        return saved, waiting.is_repeated
 
     async def write(self) -> bool:
         """Take what others wrote, and write what waits; whether all is durable."""
@@ -138,6 +161,7 @@ class Saving:
     async def _exchange(self) -> None:
         try:
             await self._store.exchange(self._join)
+            self._remember(x.seen.run_id for x in self._waiting[: self._sent])
             del self._waiting[: self._sent]
             self._sent = 0
             if self._going:
@@ -161,8 +185,12 @@ class Saving:
             rows |= {row.key: row for row in news.rows}
             self._durable = {}
             self._note(self._learned.correct(rows))
-            for seen in self._waiting:
-                self._note(self._learned.observe(seen))
+            if news.is_whole:
+                self._run_ids.clear()
+            self._remember(news.run_ids)
+            self._leave_out_known()
+            for waiting in self._waiting:
+                self._note(self._learned.observe(waiting.seen))
             if news.is_whole:
                 self._sink.read_whole(had, len(self._learned))
         self._sent = len(self._waiting)
@@ -172,7 +200,22 @@ class Saving:
         left = {row.key for row in written}
         gone = tuple(key for key, row in keys.items() if row is not None and key not in left)
         self._going = len(gone)
-        return Rows(written, gone)
+        return Rows(written, gone, tuple(x.seen.run_id for x in self._waiting if x.seen.run_id))
+
+    def _remember(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            if run_id:
+                self._run_ids[run_id] = None
+        while len(self._run_ids) > MOST_RUN_IDS:
+            del self._run_ids[next(iter(self._run_ids))]
+
+    def _leave_out_known(self) -> None:
+        """Runs that others learned meanwhile do not wait any more."""
+        for waiting in self._waiting:
+            waiting.is_repeated = waiting.seen.run_id in self._run_ids
+            if waiting.is_repeated:
+                self._sink.repeated(waiting.seen)
+        self._waiting = [x for x in self._waiting if not x.is_repeated]
 
     def _note(self, before: Before) -> None:
         for key, row in before.items():
@@ -204,8 +247,6 @@ class ScoreService:
         self._sink = sink
         self._gpu_types = gpu_types
         self._node_label = node_label
-        self._run_ids: dict[str, None] = {}
-        """Of the last runs, the oldest first; not kept on disk."""
 
     @property
     def problem(self) -> str:
@@ -229,27 +270,15 @@ class ScoreService:
         if self._gpu_types and seen.gpu_type not in self._gpu_types:
             expected = f"a type that is configured ({', '.join(sorted(self._gpu_types))})"
             raise BadRequestError("gpu_type", seen.gpu_type, expected)
-        if not self._is_new(seen.run_id):
+        if seen.run_id and self._saving.knows(seen.run_id):
             self._sink.repeated(seen)
             saved = not self._saving.problem and await self._saving.write()
             return {"status": "ok", "learned": False, "saved": saved, "repeated": True}
-        try:
-            saved = await self._saving.keep(seen)
-        except TooManyWaitError:
-            self._run_ids.pop(seen.run_id, None)
-            raise
+        saved, is_repeated = await self._saving.keep(seen)
+        if is_repeated:
+            return {"status": "ok", "learned": False, "saved": saved, "repeated": True}
         self._sink.observed(seen, saved=saved)
         return {"status": "ok", "learned": seen.succeeded, "saved": saved}
-
-    def _is_new(self, run_id: str) -> bool:
-        """Whether the run was not reported lately; one without an id always is new."""
-        if not run_id:
-            return True
-        is_new = run_id not in self._run_ids
-        self._run_ids[run_id] = None
-        if len(self._run_ids) > MOST_RUN_IDS:
-            del self._run_ids[next(iter(self._run_ids))]
-        return is_new
 
     async def assign(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """`/v1/assign`; raises BadRequestError, SwitchedOffError."""

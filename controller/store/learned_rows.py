@@ -17,6 +17,10 @@ VERSION: Final = 1
 it. What changes the meaning of the others is a new version, with a migration of what is stored."""
 
 
+MOST_RUN_IDS: Final = 20_000
+"""Ids of runs that are kept, the last ones; who reports a run again does so soon."""
+
+
 class InUseError(Exception):
     """Another process writes the database, and it takes one; says which."""
 
@@ -31,6 +35,8 @@ class Rows:
 
     written: tuple[Row, ...]
     removed: tuple[Key, ...] = ()
+    run_ids: tuple[str, ...] = ()
+    """Of the runs that these rows have learned; never without a row."""
 
     @property
     def is_change(self) -> bool:
@@ -44,15 +50,17 @@ class News:
 
     rows: tuple[Row, ...] = ()
     removed: tuple[Key, ...] = ()
+    run_ids: tuple[str, ...] = ()
+    """Of the runs that were learned, the oldest first."""
     is_whole: bool = False
-    """Whether these are all rows there are; so it is at the first reading."""
+    """Whether these are all rows and ids there are; so it is at the first reading."""
     kept: bool = False
     """The write before, whose end nobody heard, is durable. Its rows are among these."""
 
     @property
     def is_any(self) -> bool:
         """Whether it says anything."""
-        return bool(self.rows or self.removed or self.is_whole)
+        return bool(self.rows or self.removed or self.run_ids or self.is_whole)
 
 
 Learn = Callable[[News], Rows]
@@ -60,7 +68,10 @@ Learn = Callable[[News], Rows]
 
 
 class ScoreStore(Protocol):
-    """Rows in a database; used from one event loop, one call at a time."""
+    """Rows in a database, and the ids of the last runs that they have learned.
+
+    Used from one event loop, one call at a time.
+    """
 
     def claim(self) -> None:
         """Take the right to write, where one process may; raises InUseError, OSError."""

@@ -7,6 +7,7 @@ whose answer was lost is there. Imported only where such a database is used.
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, LiteralString
 
@@ -15,6 +16,7 @@ from psycopg import AsyncConnection, sql
 
 from controller.scoring.learned import Key, RowKind
 from controller.store.learned_rows import (
+    MOST_RUN_IDS,
     VERSION,
     Learn,
     News,
@@ -33,27 +35,32 @@ rows again."""
 _LOCK: Final = 0x67707573
 """Of making the tables: two replicas do not at the same time."""
 _NONE: Final = -1
-TABLES: Final[tuple[LiteralString, ...]] = (
-    """CREATE TABLE IF NOT EXISTS gpuwarden_score (
+_MISSING: Final = "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NULL"
+TABLES: Final[Mapping[str, LiteralString]] = {
+    "gpuwarden_score": """CREATE TABLE IF NOT EXISTS gpuwarden_score (
     is_only BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (is_only),
     version INTEGER NOT NULL,
     change BIGINT NOT NULL
 )""",
-    """CREATE TABLE IF NOT EXISTS gpuwarden_score_write (
+    "gpuwarden_score_write": """CREATE TABLE IF NOT EXISTS gpuwarden_score_write (
     change BIGINT PRIMARY KEY,
     id TEXT NOT NULL
 )""",
-    """CREATE TABLE IF NOT EXISTS gpuwarden_score_learned (
+    "gpuwarden_score_learned": """CREATE TABLE IF NOT EXISTS gpuwarden_score_learned (
     kind TEXT NOT NULL,
     job_type TEXT NOT NULL,
     other TEXT NOT NULL,
     change BIGINT NOT NULL,
     row TEXT,
     PRIMARY KEY (kind, job_type, other)
+);
+CREATE INDEX IF NOT EXISTS gpuwarden_score_learned_change ON gpuwarden_score_learned (change)""",
+    "gpuwarden_score_run": """CREATE TABLE IF NOT EXISTS gpuwarden_score_run (
+    number BIGINT PRIMARY KEY,
+    id TEXT NOT NULL
 )""",
-    "CREATE INDEX IF NOT EXISTS gpuwarden_score_learned_change ON gpuwarden_score_learned (change)",
-)
-"""`row` is null where the row went."""
+}
+"""`row` is null where the row went. Earlier versions made no `gpuwarden_score_run`."""
 
 
 class PostgresScores:
@@ -68,6 +75,8 @@ class PostgresScores:
         self._connection: AsyncConnection[Any] | None = None
         self._change, self._id = _NONE, ""
         """The last write that was seen."""
+        self._run = 0
+        """Number of the last id of a run that was seen."""
         self._unheard = ""
         """Id of a write whose end was not heard; empty if there is none."""
         self._given_up: set[asyncio.Task[None]] = set()
@@ -137,35 +146,48 @@ class PostgresScores:
         async with connection.transaction():
             await connection.execute(self._limits())
             # without this a user who may make no tables could not use those that are there
-            if await _value(connection, "SELECT to_regclass('gpuwarden_score') IS NOT NULL"):
+            found = await connection.execute(_MISSING, (list(TABLES),))
+            missing = [name for (name,) in await found.fetchall()]
+            if not missing:
                 return
             await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-            for statement in TABLES:
-                await connection.execute(statement)
-            await connection.execute(
-                "INSERT INTO gpuwarden_score (version, change) VALUES (%s, 0)"
-                " ON CONFLICT DO NOTHING",
-                (VERSION,),
-            )
-            await connection.execute(
-                "INSERT INTO gpuwarden_score_write VALUES (0, %s) ON CONFLICT DO NOTHING",
-                (secrets.token_hex(16),),
-            )
+            for name in missing:
+                await self._make_table(connection, name)
+            if "gpuwarden_score" in missing:
+                await connection.execute(
+                    "INSERT INTO gpuwarden_score (version, change) VALUES (%s, 0)"
+                    " ON CONFLICT DO NOTHING",
+                    (VERSION,),
+                )
+                await connection.execute(
+                    "INSERT INTO gpuwarden_score_write VALUES (0, %s) ON CONFLICT DO NOTHING",
+                    (secrets.token_hex(16),),
+                )
+
+    async def _make_table(self, connection: AsyncConnection[Any], name: str) -> None:
+        try:
+            await connection.execute(TABLES[name])
+        except psycopg.errors.InsufficientPrivilege as error:
+            text = f"missing, and {self._target.user!a} may not make it: {error}"
+            raise StoreError(f"table {name}: {text}") from None
 
     async def _transaction(self, connection: AsyncConnection[Any], learn: Learn) -> None:
         async with connection.transaction():
             await connection.execute(self._limits())
             change = await self._lock(connection)
-            news = await self._news(connection)
+            news, run = await self._news(connection)
             last = "SELECT id FROM gpuwarden_score_write WHERE change = %s"
             self._change, self._id = change, await _value(connection, last, change) or ""
+            self._run = run
             self._unheard = ""
             rows = learn(news)
             if not rows.is_change:
                 return
             self._unheard = secrets.token_hex(16)
             await _write(connection, change + 1, self._unheard, rows)
+            await _write_runs(connection, run, rows.run_ids)
         self._change, self._id = change + 1, self._unheard
+        self._run = run + len(rows.run_ids)
 
     def _limits(self) -> sql.Composed:
         """Not parameters of the connection: poolers refuse those.
@@ -185,10 +207,11 @@ class PostgresScores:
             raise StoreError(f"gpuwarden_score has version {version}, this program knows {VERSION}")
         return int(change)
 
-    async def _news(self, connection: AsyncConnection[Any]) -> News:
-        """What came after the write that was seen last; all rows, where that is not there.
+    async def _news(self, connection: AsyncConnection[Any]) -> tuple[News, int]:
+        """What came after the write that was seen last; all there is, where that is not there.
 
         So it is at the first time, after a longer absence, and in a database that was restored.
+        Beside it the number of the last id of a run.
         """
         known = "SELECT count(*) FROM gpuwarden_score_write WHERE change = %s AND id = %s"
         is_known = bool(await _value(connection, known, self._change, self._id))
@@ -198,12 +221,19 @@ class PostgresScores:
             (self._change if is_known else _NONE,),
         )
         columns = await found.fetchall()
-        return News(
+        seen = self._run if is_known else 0
+        found = await connection.execute(
+            "SELECT number, id FROM gpuwarden_score_run WHERE number > %s ORDER BY number", (seen,)
+        )
+        runs = await found.fetchall()
+        news = News(
             rows=tuple(row_of(*each) for each in columns if each[3] is not None),
             removed=tuple(_key(*each[:3]) for each in columns if each[3] is None),
+            run_ids=tuple(name for _, name in runs),
             is_whole=not is_known,
             kept=bool(self._unheard and await _value(connection, kept, self._unheard)),
         )
+        return news, runs[-1][0] if runs else seen
 
 
 async def _write(connection: AsyncConnection[Any], change: int, name: str, rows: Rows) -> None:
@@ -224,6 +254,18 @@ async def _write(connection: AsyncConnection[Any], change: int, name: str, rows:
     await connection.execute(
         "DELETE FROM gpuwarden_score_learned WHERE row IS NULL AND change <= %s", old
     )
+
+
+async def _write_runs(connection: AsyncConnection[Any], last: int, names: tuple[str, ...]) -> None:
+    if names:
+        numbers = list(range(last + 1, last + len(names) + 1))
+        await connection.execute(
+            "INSERT INTO gpuwarden_score_run SELECT * FROM unnest(%s::bigint[], %s::text[])",
+            (numbers, list(names)),
+        )
+        await connection.execute(
+            "DELETE FROM gpuwarden_score_run WHERE number <= %s", (numbers[-1] - MOST_RUN_IDS,)
+        )
 
 
 async def _value(connection: AsyncConnection[Any], query: LiteralString, *given: object) -> Any:  # noqa: ANN401 -- of any type

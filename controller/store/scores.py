@@ -1,7 +1,7 @@
 """What the scoring service has learned, in a SQLite file of its own.
 
-One process writes a file: a lock beside it is held for as long as the process lives. A row counts
-when its transaction is on disk.
+One process writes a file: a lock beside it is held for as long as the process lives. A row, and
+the id of a run that it has learned, count when their transaction is on disk.
 """
 
 import fcntl
@@ -13,6 +13,7 @@ from typing import Final
 
 from controller.scoring.learned import Row
 from controller.store.learned_rows import (
+    MOST_RUN_IDS,
     VERSION,
     InUseError,
     Learn,
@@ -37,6 +38,10 @@ SCORES: Final = Component(
         ) WITHOUT ROWID""",
     ),
 )
+_RUN_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS run (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE)"
+)
+"""Made at the first reading: earlier versions made files without it, and leave it alone."""
 
 
 class FileLock:
@@ -85,7 +90,7 @@ class ScoreFile:
         self._has_read = False
         """On the thread."""
         self._news = News()
-        self._thread: FileThread[Rows, tuple[Row, ...] | None] = FileThread(
+        self._thread: FileThread[Rows, News | None] = FileThread(
             path, SCORES, self._work, self._take, clock=clock, unavailable=ScoresUnavailableError
         )
 
@@ -94,7 +99,7 @@ class ScoreFile:
         self._lock.take()
 
     async def exchange(self, learn: Learn) -> None:
-        """Give `learn` all rows the first time, and write its answer."""
+        """Give `learn` all there is the first time, and write its answer."""
         try:
             self._lock.take()
         except (InUseError, OSError) as error:
@@ -116,19 +121,19 @@ class ScoreFile:
 
     def _work(
         self, connection: sqlite3.Connection, jobs: list[Rows]
-    ) -> tuple[list[bool], tuple[Row, ...] | None]:
-        """On the thread: an empty write asks for a checkpoint. All rows, the first time."""
-        rows = None if self._has_read else read_all(connection)
+    ) -> tuple[list[bool], News | None]:
+        """On the thread: an empty write asks for a checkpoint. All there is, the first time."""
+        news = None if self._has_read else _all_news(connection)
         if any(job.is_change for job in jobs):
             write_all(connection, jobs)
         if not all(job.is_change for job in jobs):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         self._has_read = True
-        return [True] * len(jobs), rows
+        return [True] * len(jobs), news
 
-    def _take(self, _file: StoreFile, rows: tuple[Row, ...] | None, _read_ns: int) -> None:
-        if rows is not None:
-            self._news = News(rows, is_whole=True)
+    def _take(self, _file: StoreFile, news: News | None, _read_ns: int) -> None:
+        if news is not None:
+            self._news = news
 
 
 # --- export and import
@@ -148,7 +153,7 @@ def export_rows(path: Path) -> tuple[Row, ...]:
 
 
 def import_rows(path: Path, rows: Sequence[Row], *, replace: bool) -> None:
-    """Make a file hold these rows and no others, or change nothing.
+    """Make a file hold these rows and no others, or change nothing. Ids of runs stay.
 
     Raises InUseError, OSError, and StoreError: also for a file that has rows, unless `replace`.
     """
@@ -169,7 +174,13 @@ def import_rows(path: Path, rows: Sequence[Row], *, replace: bool) -> None:
         lock.release()
 
 
-# --- the table
+# --- the tables
+
+
+def _all_news(connection: sqlite3.Connection) -> News:
+    connection.execute(_RUN_TABLE)
+    ids = connection.execute("SELECT id FROM run ORDER BY number").fetchall()
+    return News(read_all(connection), run_ids=tuple(x for (x,) in ids), is_whole=True)
 
 
 def read_all(connection: sqlite3.Connection) -> tuple[Row, ...]:
@@ -191,6 +202,14 @@ def write_all(connection: sqlite3.Connection, writes: Iterable[Rows]) -> None:
                 "INSERT OR REPLACE INTO learned VALUES (?, ?, ?, ?)",
                 [(x.kind.value, x.job_type, x.other, encode_row(x)) for x in write.written],
             )
+            if write.run_ids:  # a write whose answer was lost is repeated: an id may be there
+                connection.executemany(
+                    "INSERT OR IGNORE INTO run (id) VALUES (?)", [(x,) for x in write.run_ids]
+                )
+                connection.execute(
+                    "DELETE FROM run WHERE number <= (SELECT max(number) FROM run) - ?",
+                    (MOST_RUN_IDS,),
+                )
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -27,9 +27,12 @@ def chart() -> dict[Key, Object]:
 
 @pytest.fixture(scope="module")
 def kustomize(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Object]:
-    folder = tmp_path_factory.mktemp("scorer")
+    return kustomized(tmp_path_factory.mktemp("scorer"))
+
+
+def kustomized(folder: Path, *more: str) -> dict[Key, Object]:
     above = Path(*[".."] * (len(folder.resolve().parts) - 1))
-    components = [KUSTOMIZE / "components" / x for x in ("admission", "hints", "scorer")]
+    components = [KUSTOMIZE / "components" / x for x in ("admission", "hints", "scorer", *more)]
     parts = {
         "resources": [str(above / BASE.relative_to("/"))],
         "components": [str(above / x.relative_to("/")) for x in components],
@@ -45,6 +48,10 @@ def of_scorer(found: dict[Key, Object]) -> set[Key]:
 def test_both_run_the_same(chart: dict[Key, Object], kustomize: dict[Key, Object]) -> None:
     kinds = {"ServiceAccount", "StatefulSet", "Service", "NetworkPolicy", "ConfigMap"}
     assert {x.partition("/")[0] for x in of_scorer(chart)} == kinds
+    are_the_same(chart, kustomize)
+
+
+def are_the_same(chart: dict[Key, Object], kustomize: dict[Key, Object]) -> None:
     assert of_scorer(chart) == of_scorer(kustomize)
     image = "/spec/template/spec/containers/score/image"
     found = {
@@ -95,13 +102,20 @@ def test_it_listens_where_the_service_leads_and_writes_where_the_volume_is(
     assert mounts["/etc/gpuwarden/score"] == "config"
 
 
-def test_several_replicas_share_a_database_of_postgresql() -> None:
+def test_several_replicas_share_a_database_of_postgresql(tmp_path: Path) -> None:
     url = "postgresql://score@db.example.org:5432/score?sslmode=verify-full"
-    secret = {"secretKeyRef": {"name": "score-database", "key": "password"}}
+    secret = {"secretKeyRef": {"name": "gpuwarden-score-database", "key": "password"}}
     variable = {"name": "GPUWARDEN_DATABASE_PASSWORD", "valueFrom": secret}
-    scorer = {"enabled": True, "replicas": 2, "config": {"database": url}, "extraEnv": [variable]}
+    scorer = {
+        "enabled": True,
+        "replicas": 2,
+        "persistence": {"enabled": False},
+        "config": {"database": url},
+        "extraEnv": [variable],
+    }
     found = render({**REQUIRED, "hints": {"scorer": scorer}})
     assert faults(found, "1.35") == []
+    are_the_same({key(x): plain(x) for x in found}, kustomized(tmp_path, "scorer-replicas"))
     served = one(found, "StatefulSet", "gpuwarden-score")
     assert served["spec"]["replicas"] == 2
     assert container_of(served)["env"] == [variable]

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from statistics import median
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -37,11 +38,13 @@ from tests.e2e.product.hinting import (
     HINTED,
     JOB,
     JOB_TYPE,
+    OTHER_NODE,
     SEED,
     asking,
     decision,
     opted_in,
     preferred,
+    working,
 )
 from tests.e2e.product.installation import Installation, kubectl
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
@@ -332,6 +335,37 @@ def _is_hinted(world: World, hinted: Namespace, name: str) -> None:
         assert 70 <= float(found["priority-score"]) < 90
         assert re.fullmatch("1[0-9]{9}", found["decision-timestamp"])
     assert hinted.log(name) == "trained\n"
+
+
+def test_a_pod_keeps_away_from_a_job_that_slows_it_down(world: World, hinted: Namespace) -> None:
+    """Alone it goes to the faster node; the other one is worth less than the peace there."""
+    quiet, noisy = "quiet", "noisy"
+    anywhere: Document = {"nodeSelector": {}}
+    world.scorer.learn(quiet, H100, *(590.0, 600.0, 610.0) * 4)
+    world.scorer.learn(quiet, H200, *(890.0, 900.0, 910.0) * 4)
+    world.scorer.learn(quiet, H100, *(1200.0,) * 6, beside=[noisy])
+    try:
+        alone = hinted.get(hinted.create(working("alone", quiet, **anywhere)))
+        assert "podAntiAffinity" not in alone["spec"]["affinity"]
+        assert hinted.node_of("alone") == world.node
+        hinted.delete("alone")
+        hinted.create(working(noisy, noisy))
+        hinted.phase(noisy, "Running", timeout_s=PATIENCE_S)
+        beside = hinted.get(hinted.create(working("beside", quiet, **anywhere)))
+        (kept,) = beside["spec"]["affinity"]["podAntiAffinity"].values()
+        assert [(x["weight"], x["podAffinityTerm"]["topologyKey"]) for x in kept] == [
+            (100, "kubernetes.io/hostname")
+        ]
+        (rule,) = kept[0]["podAffinityTerm"]["labelSelector"]["matchExpressions"]
+        assert rule["operator"] == "In"
+        selector = f"{rule['key']} in ({','.join(rule['values'])})"
+        matched = world.api.get(f"{hinted.path}/pods?labelSelector={quote(selector)}")["items"]
+        assert [x["metadata"]["name"] for x in matched] == [noisy]
+        assert hinted.node_of("beside") == OTHER_NODE
+    finally:
+        for name in ("alone", noisy, "beside"):
+            if world.api.found(f"{hinted.path}/pods/{name}") is not None:
+                world.api.delete(f"{hinted.path}/pods/{name}", grace_s=0)
 
 
 def _template(where: Namespace) -> Document:

@@ -14,15 +14,22 @@ from grpc import StatusCode, aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controller.access import ALLOWED_CALLERS, CallerKind
-from controller.app import StartError, Tempo
+from controller.app import StartError, Supervisor, Tempo
 from controller.fleet.directory import DirectorySnapshot
 from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
 from gpuwarden.support.part import CONTROLLER_PARTS
+from gpuwarden.wire.v1 import (
+    audit_pb2,
+    audit_pb2_grpc,
+    operator_pb2,
+    operator_pb2_grpc,
+    support_pb2,
+    support_pb2_grpc,
+)
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
-from gpuwarden.wire.v1 import operator_pb2, operator_pb2_grpc, support_pb2, support_pb2_grpc
 from sandbox.insecure_static_nodes import InsecureStaticNodes
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.eventually import DEADLINE_S, eventually
@@ -136,6 +143,47 @@ async def test_a_part_that_ends_unexpectedly_ends_the_process(
         directory.broken = True
         assert await asyncio.wait_for(controller.task, DEADLINE_S) == 1
     assert controller.records()[-1]["kind"] == "log.stop"
+
+
+async def test_callers_are_sent_away_before_anything_stops_that_runs_by_itself(
+    tmp_path: Path, workload_api: InsecureWorkloadApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader of the log and a watch of the fleet hear that it is this controller that ends."""
+    ended: list[tuple[StatusCode, str | None]] = []
+    during: list[list[str]] = []
+    end, stop = asyncio.Event(), Supervisor.stop
+    async with (
+        running_controller(tmp_path, workload_api, stop=end) as controller,
+        aio.insecure_channel(f"unix:{controller.addresses.local}") as channel,
+    ):
+        logs: Any = audit_pb2_grpc.AuditServiceStub(channel)
+        fleet: Any = pb_grpc.FleetServiceStub(channel)
+        records = audit_pb2.ReadRecordsRequest(last=1, follow=True)
+        open_calls = [
+            aiter(logs.ReadRecords(records, timeout=DEADLINE_S)),
+            aiter(fleet.WatchNodes(pb.WatchNodesRequest(), timeout=DEADLINE_S)),
+        ]
+        for call in open_calls:
+            await anext(call)
+
+        async def stopping(supervisor: Supervisor) -> None:
+            for call in open_calls:
+                with pytest.raises(aio.AioRpcError) as caught:
+                    [x async for x in call]
+                ended.append((caught.value.code(), caught.value.details()))
+            during.append(await controller.reasons())
+            for address in (controller.addresses.agents, controller.addresses.extender):
+                host, _, port = address.rpartition(":")
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.open_connection(host, int(port))
+            await stop(supervisor)
+
+        monkeypatch.setattr(Supervisor, "stop", stopping)
+        end.set()
+        assert await controller.task == 0
+    assert ended == [(StatusCode.UNAVAILABLE, "this controller is stopping")] * 2
+    ((reason, *_),) = during
+    assert reason == "draining: the process is about to end"
 
 
 async def test_insecure_settings_are_reported_everywhere(

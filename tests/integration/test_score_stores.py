@@ -5,8 +5,9 @@ The first tests hold for the SQLite file and for PostgreSQL alike.
 
 import asyncio
 import io
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from controller.store.learned_rows import (
     ScoresUnavailableError,
     encode_row,
 )
-from controller.store.postgres_scores import PostgresScores
+from controller.store.postgres_scores import TABLES, PostgresScores
 from controller.store.scores import ScoreFile
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.database import PostgresDatabase, SslMode
@@ -61,6 +62,8 @@ REFUSING = (
     " CREATE TRIGGER full_ BEFORE INSERT ON gpuwarden_score_learned"
     " FOR EACH ROW EXECUTE FUNCTION refuse()"
 )
+TOLD = {**RUN, "run_id": "run-1"}
+"""A run that can be known again."""
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +100,39 @@ def postgres(server: PostgresServer, call_seconds: float = 60.0) -> PostgresScor
 Open = Callable[[], ScoreStore]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One database of either kind."""
+
+    open: Open
+    do: Callable[[str], object]
+    """Runs a statement in it."""
+    runs: str
+    """Its table with the ids of runs."""
+    refusing: str
+    """Makes this table take nothing."""
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("server")
+        refusing = REFUSING.replace("gpuwarden_score_learned", "gpuwarden_score_run")
+        return Place(lambda: postgres(server), server.do, "gpuwarden_score_run", refusing)
+
+    def do(statement: str) -> None:
+        connection = sqlite3.connect(tmp_path / "s.db", isolation_level=None)
+        connection.execute(statement)
+        connection.close()
+
+    refusing = "CREATE TRIGGER full_ BEFORE INSERT ON run BEGIN SELECT RAISE(ABORT, 'full'); END"
+    return Place(lambda: ScoreFile(tmp_path / "s.db", SystemClock()), do, "run", refusing)
+
+
+@pytest.fixture
+def opening(place: Place) -> Open:
     """Opens the same database each time."""
-    if request.param == "sqlite":
-        return lambda: ScoreFile(tmp_path / "s.db", SystemClock())
-    server: PostgresServer = request.getfixturevalue("server")
-    return lambda: postgres(server)
+    return place.open
 
 
 async def exchanged(store: ScoreStore, rows: Rows = Rows(())) -> News:  # noqa: B008 -- frozen
@@ -124,7 +153,8 @@ async def exchanged(store: ScoreStore, rows: Rows = Rows(())) -> News:  # noqa: 
 async def test_what_was_written_is_found_by_who_opens_it_next(opening: Open) -> None:
     first = opening()
     first.claim()
-    assert await exchanged(first, Rows((ROW, OTHER))) == News(is_whole=True)
+    written = Rows((ROW, OTHER), run_ids=("a", "b"))
+    assert await exchanged(first, written) == News(is_whole=True)
     changed = replace(ROW, failures=1)
     assert await exchanged(first, Rows((changed,), (OTHER.key, NO_KEY))) == News()
     assert await exchanged(first) == News()
@@ -132,7 +162,8 @@ async def test_what_was_written_is_found_by_who_opens_it_next(opening: Open) -> 
     await first.close()
     again = opening()
     found = await exchanged(again)
-    assert (found.rows, found.is_whole, found.kept) == ((changed,), True, False)
+    assert (found.rows, found.run_ids) == ((changed,), ("a", "b"))
+    assert (found.is_whole, found.kept) == (True, False)
     await again.close()
 
 
@@ -168,6 +199,71 @@ async def test_a_service_remembers_what_it_said_it_had_saved(opening: Open) -> N
     assert weights == {"a": 2.0, "b": 2.0}
     assert (again.heard.gone, again.heard.whole) == (0, [(1, 2)])
     await again.end()
+
+
+async def test_a_run_that_was_told_before_a_restart_is_known_again(opening: Open) -> None:
+    service = Running(store=opening())
+    await service.saving.write()
+    assert (await service.service.observe(TOLD))["learned"] is True
+    await service.end()
+    again = Running(store=opening())
+    assert (await again.service.observe(TOLD))["saved"] is False, "it has not read the database"
+    assert await again.saving.write()
+    answer = {"status": "ok", "learned": False, "saved": True, "repeated": True}
+    assert await again.service.observe(TOLD) == answer
+    assert (await again.runs(), again.heard.again) == (1.0, ["run-1", "run-1"])
+    await again.end()
+
+
+async def test_the_last_ids_are_kept_in_their_order(
+    opening: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("store.postgres_scores", "store.scores", "scorer.service"):
+        monkeypatch.setattr(f"controller.{module}.MOST_RUN_IDS", 3)
+    store = opening()
+    await exchanged(store, Rows((ROW,), run_ids=("z", "y")))
+    await exchanged(store, Rows((ROW,), run_ids=("b", "a")))
+    await store.close()
+    again = opening()
+    assert (await exchanged(again)).run_ids == ("y", "b", "a")
+    await exchanged(again, Rows((ROW,)))
+    await exchanged(again, Rows((ROW,), run_ids=("d",)))
+    await again.close()
+    service = Running(store=opening())
+    assert await service.saving.write()
+    known = [x for x in "zybad" if service.saving.knows(x)]
+    assert known == ["b", "a", "d"]
+    await service.end()
+
+
+async def test_a_run_and_its_id_are_durable_together_or_not_at_all(place: Place) -> None:
+    service = Running(store=place.open())
+    await service.saving.write()
+    place.do(place.refusing)
+    assert (await service.service.observe(TOLD))["saved"] is False
+    assert "full" in service.service.problem
+    await service.end()
+    place.do(f"DROP TRIGGER full_{'' if place.runs == 'run' else f' ON {place.runs}'}")
+    again = Running(store=place.open())
+    assert await again.saving.write()
+    assert (len(again.learned), again.saving.knows("run-1")) == (0, False)
+    assert (await again.service.observe(TOLD))["learned"] is True
+    await again.end()
+
+
+async def test_a_database_of_an_earlier_version_gets_the_table_of_ids(place: Place) -> None:
+    store = place.open()
+    await exchanged(store, Rows((ROW,)))
+    await store.close()
+    place.do(f"DROP TABLE {place.runs}")
+    service = Running(store=place.open())
+    assert await service.saving.write()
+    assert service.learned.rows() == (ROW,)
+    assert (await service.service.observe(TOLD))["saved"] is True
+    await service.end()
+    again = place.open()
+    assert (await exchanged(again)).run_ids == ("run-1",)
+    await again.close()
 
 
 # --- replicas of PostgreSQL
@@ -248,6 +344,43 @@ async def test_what_one_replica_forgets_the_others_forget(server: PostgresServer
     await second.end()
 
 
+async def test_a_run_that_two_replicas_are_told_counts_once(
+    pair: tuple[Running, Running], server: PostgresServer
+) -> None:
+    runs = [{**RUN, "run_id": f"run-{x}", "measured_runtime_s": 100 + x} for x in range(10)]
+    answers = await asyncio.gather(*(x.service.observe(run) for run in runs for x in pair))
+    assert [x["learned"] for x in answers].count(True) == 10
+    assert [x.get("repeated") for x in answers].count(True) == 10
+    assert {x["saved"] for x in answers} == {True}
+    assert sum(len(x.heard.again) for x in pair) == 10
+    for replica in pair:
+        assert await replica.saving.write()
+        assert (await replica.service.observe(runs[0]))["repeated"] is True
+        assert await replica.runs() == 10.0
+    assert server.rows("SELECT count(*) FROM gpuwarden_score_run") == [(10,)]
+
+
+async def test_a_run_that_waits_at_two_replicas_counts_once(
+    pair: tuple[Running, Running], server: PostgresServer
+) -> None:
+    server.do(REFUSING)
+    for replica in pair:
+        assert (await replica.service.observe(TOLD))["learned"] is True
+        assert (await replica.service.observe({**TOLD, "job_type": "more", "run_id": "2"}))[
+            "learned"
+        ]
+    server.do("DROP TRIGGER full_ ON gpuwarden_score_learned")
+    for replica in pair:
+        assert await replica.saving.write()
+        assert replica.saving.unsaved == 0
+    assert [x.heard.again for x in pair] == [[], ["run-1", "2"]]
+    for replica in pair:
+        assert {x.job_type: x.runs().weight for x in replica.learned.rows()} == {
+            "train": 1.0,
+            "more": 1.0,
+        }
+
+
 class _LosesAnswers(PostgresScores):
     """Its transactions are done, or undone, and nobody hears it."""
 
@@ -258,13 +391,13 @@ class _LosesAnswers(PostgresScores):
         if not self.loses:
             await super()._transaction(connection, learn)
             return
-        seen = self._change, self._id
+        seen = self._change, self._id, self._run
         if self.undoes:
             await connection.execute("BEGIN")
         await super()._transaction(connection, learn)
         if self.undoes:
             await connection.execute("ROLLBACK")
-        self._change, self._id = seen
+        self._change, self._id, self._run = seen
         raise OSError("the connection is gone")
 
 
@@ -289,6 +422,29 @@ async def test_a_write_whose_answer_is_lost_counts_once(
     weights = {row.job_type: row.runs().weight for row in other.learned.rows()}
     assert weights == {"train": 2.0 if others else 1.0, "more": 1.0}
     assert set(replica.learned.rows()) == set(other.learned.rows())
+    await replica.end()
+    await other.end()
+
+
+@pytest.mark.parametrize("undoes", [False, True])
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_run_whose_answer_is_lost_is_known_to_others_where_it_counts(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, undoes: bool, away: bool
+) -> None:
+    monkeypatch.setattr("controller.store.postgres_scores.KEPT_WRITES", 2)
+    store = _LosesAnswers(target(server), PASSWORD, call_seconds=60.0)
+    replica, other = Running(store=store), Running(store=postgres(server))
+    await replica.saving.write()
+    await other.saving.write()
+    store.loses, store.undoes = True, undoes
+    assert (await replica.service.observe(TOLD))["saved"] is False
+    store.loses = False
+    assert ("repeated" in await other.service.observe(TOLD)) is not undoes
+    for _ in range(3 if away else 0):  # then nobody knows any more which write that was
+        await other.service.observe({**RUN, "job_type": "more"})
+    assert await replica.saving.write()
+    assert (await replica.service.observe(TOLD))["repeated"] is True
+    assert (await replica.runs(), await other.runs()) == (1.0, 1.0)
     await replica.end()
     await other.end()
 
@@ -345,21 +501,21 @@ async def test_a_database_that_was_restored_or_emptied_is_what_counts(
     pair: tuple[Running, Running], server: PostgresServer
 ) -> None:
     first, second = pair
-    await first.service.observe(RUN)
+    await first.service.observe(TOLD)
     await second.saving.write()
-    tables = ("gpuwarden_score", "gpuwarden_score_write", "gpuwarden_score_learned")
-    for table in tables:
+    for table in TABLES:
         server.do(f"CREATE TABLE saved_{table} AS TABLE {table}")
-    await first.service.observe({**RUN, "job_type": "lost"})
+    await first.service.observe({**RUN, "job_type": "lost", "run_id": "lost"})
     await second.saving.write()
-    for table in tables:
+    for table in TABLES:
         server.do(f"TRUNCATE {table}; INSERT INTO {table} TABLE saved_{table}")
     await second.service.observe({**RUN, "job_type": "new"})
     for replica in pair:
         assert await replica.saving.write()
         assert [x.job_type for x in replica.learned.rows()] == ["train", "new"]
+        assert [replica.saving.knows(x) for x in ("run-1", "lost")] == [True, False]
     assert first.heard.whole[-1] == (2, 2)
-    server.do(f"DROP TABLE {', '.join(tables)}")
+    server.do(f"DROP TABLE {', '.join(TABLES)}")
     assert not await first.saving.write()
     assert await first.saving.write()
     assert first.learned.rows() == ()
@@ -373,11 +529,13 @@ async def test_who_was_away_for_long_reads_all_again(
     first, away = postgres(server), postgres(server)
     await exchanged(first, Rows((ROW, OTHER)))
     assert (await exchanged(away)).is_whole
-    await exchanged(first, Rows((), (OTHER.key,)))
-    assert await exchanged(away) == News(removed=(OTHER.key,))
+    await exchanged(first, Rows((ROW,), (OTHER.key,), ("a", "b")))
+    assert await exchanged(away) == News((ROW,), (OTHER.key,), ("a", "b"))
+    assert await exchanged(away) == News()
     for failures in range(3):
         await exchanged(first, Rows((replace(ROW, failures=failures),)))
-    assert await exchanged(away) == News((replace(ROW, failures=2),), is_whole=True)
+    everything = News((replace(ROW, failures=2),), run_ids=("a", "b"), is_whole=True)
+    assert await exchanged(away) == everything
     assert server.rows("SELECT change FROM gpuwarden_score_write ORDER BY 1") == [(4,), (5,)]
     assert server.rows("SELECT count(*) FROM gpuwarden_score_learned") == [(1,)]
     await first.close()
@@ -421,14 +579,23 @@ async def test_a_user_who_may_make_no_tables_uses_those_that_are_there(
     server.do("DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN PASSWORD 'another-secret'")
     server.do("GRANT USAGE ON SCHEMA public TO plain")
     store = PostgresScores(target(server, user="plain"), "another-secret", call_seconds=60.0)
-    with pytest.raises(ScoresUnavailableError, match="permission denied for schema public"):
+    denied = "missing, and 'plain' may not make it: permission denied for schema public"
+    with pytest.raises(ScoresUnavailableError, match=f"table gpuwarden_score: {denied}"):
         await exchanged(store)
     owner = postgres(server)
     await exchanged(owner)
     await owner.close()
     server.do("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO plain")
-    await exchanged(store, Rows((ROW,)))
+    await exchanged(store, Rows((ROW,), run_ids=("a",)))
     await store.close()
+    server.do("DROP TABLE gpuwarden_score_run")
+    with pytest.raises(ScoresUnavailableError, match=f"table gpuwarden_score_run: {denied}"):
+        await exchanged(store)
+    server.do("GRANT CREATE ON SCHEMA public TO plain")
+    await exchanged(store, Rows((ROW,), run_ids=("b",)))
+    await store.close()
+    assert server.rows("SELECT id FROM gpuwarden_score_run") == [("b",)]
+    server.do("DROP OWNED BY plain")
 
 
 async def test_a_wrong_password_is_named_and_not_shown(server: PostgresServer) -> None:
@@ -526,14 +693,14 @@ def test_without_a_password_it_says_what_is_missing(
     environment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("GPUWARDEN_DATABASE_PASSWORD_FILE")
-    assert main(["export", "--database", environment]) == 1
+    assert main(["export", "--database", environment]) == 2
     assert "databasePassword" in capsys.readouterr().err
 
 
 def test_the_password_of_a_url_is_refused_and_not_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["export", "--database", "postgresql://u:geh/ei@m@h/d"]) == 1
+    assert main(["export", "--database", "postgresql://u:geh/ei@m@h/d"]) == 2
     error = capsys.readouterr().err
     assert "no password in it" in error
     assert not any(x in error for x in ("geh", "ei@m"))

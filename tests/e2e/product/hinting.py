@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace as changed
 
@@ -51,7 +51,7 @@ spec:
 
 Theirs has the GPU in `requests` alone, which the API server refuses.
 """
-_OTHER: Final = "hints-0"
+OTHER_NODE: Final = "hints-0"
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _RADIX: Final = "scheduler.radix.ai/"
 _KNOWN_S: Final = 90
@@ -64,12 +64,12 @@ def opted_in(lab: Lab, gpuwarden: Installation, scorer: ScoringService) -> Itera
     Nobody may have asked for hints before: what is there is looked at every few seconds only.
     """
     nodes, api = lab.fake_nodes, lab.api
-    real, other = f"/api/v1/nodes/{lab.node.name}", f"/api/v1/nodes/{_OTHER}"
+    real, other = f"/api/v1/nodes/{lab.node.name}", f"/api/v1/nodes/{OTHER_NODE}"
     for name, value in BUCKETS.items():
         api.post(_CLASSES, {"metadata": {"name": name}, "value": value})
     create_namespace(lab, HINTED, {ENFORCE_LABEL: "true", f"{_RADIX}enabled": "true"})
     api.patch(real, {"metadata": {"labels": {PRODUCT: H100}}})
-    nodes.add(_OTHER, gpus=1, labels={PRODUCT: H200})
+    nodes.add(OTHER_NODE, gpus=1, labels={PRODUCT: H200})
     taint = {"key": MANAGED_TAINT, "effect": "NoExecute"}
     api.patch(other, {"spec": {"taints": [taint]}})
     gpuwarden.agents.start(_with_h200())
@@ -84,10 +84,10 @@ def opted_in(lab: Lab, gpuwarden: Installation, scorer: ScoringService) -> Itera
         )
         yield Namespace(api, HINTED)
     finally:
-        gpuwarden.agents.stop(_OTHER)
+        gpuwarden.agents.stop(OTHER_NODE)
         scorer.stop()
         remove_namespace(lab, HINTED)
-        nodes.delete(_OTHER)
+        nodes.delete(OTHER_NODE)
         api.patch(real, {"metadata": {"labels": {PRODUCT: None}}})
         for name in BUCKETS:
             api.delete(f"{_CLASSES}/{name}")
@@ -104,6 +104,14 @@ def asking(name: str) -> Document:
         "app.kubernetes.io/job-type": JOB_TYPE,
         "gpu.mem.gi": "40",
     }
+    document["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE: "1"}}
+    return document
+
+
+def working(name: str, job_type: str, **spec: Any) -> Document:
+    """A pod with a GPU and hints that works until it is deleted."""
+    document = pod(name, "say", "here", automountServiceAccountToken=False, **spec)
+    document["metadata"]["annotations"] = {"app.kubernetes.io/job-type": job_type}
     document["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE: "1"}}
     return document
 
@@ -131,7 +139,7 @@ def preferred(spec: Document) -> dict[str, int]:
 
 
 def _with_h200() -> NodeHardware:
-    hardware = h100_node(_OTHER, 1)
+    hardware = h100_node(OTHER_NODE, 1)
     (card,) = hardware.scenario.gpus
     h200 = changed(card, name="NVIDIA H200", memory_bytes=141 << 30)
     return replace(hardware, scenario=changed(hardware.scenario, gpus=(h200,)))

@@ -26,10 +26,17 @@ class ScoringService(Program):
         """For `hints.schedulerUrl`."""
         return f"http://{self._address}"
 
-    def learn(self, job_type: str, gpu_type: str, *runtimes_s: float) -> None:
-        """Report runs with the GPU alone."""
+    def learn(
+        self, job_type: str, gpu_type: str, *runtimes_s: float, beside: Sequence[str] = ()
+    ) -> None:
+        """Report runs with the GPU alone, or beside other types of jobs."""
         for seconds in runtimes_s:
-            run = {"job_type": job_type, "gpu_type": gpu_type, "measured_runtime_s": seconds}
+            run = {
+                "job_type": job_type,
+                "gpu_type": gpu_type,
+                "measured_runtime_s": seconds,
+                "colocated_job_types": list(beside),
+            }
             url, body = f"http://{self._address}/v1/observe", json.dumps(run).encode()
             with urllib.request.urlopen(url, body, timeout=_ASK_S) as answer:
                 assert json.load(answer)["saved"]

@@ -174,6 +174,19 @@ async def test_only_so_many_wait_and_only_for_so_long(
     assert replica.notes == [("a", "lost"), ("b", "lost"), ("c", "reported")]
 
 
+async def test_too_many_that_wait_where_nobody_leads_are_not_lost(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader may have reported them."""
+    monkeypatch.setattr(reporter, "MOST_WAITING", 2)
+    replica.leading = False
+    await replica.end("a", "b", "c")
+    assert (replica.tries, replica.notes) == (0, [])
+    replica.leading = True
+    await replica.reporter.deliver()
+    assert replica.notes == [("b", "reported"), ("c", "reported")]
+
+
 async def test_a_run_that_was_not_saved_is_told_again_until_it_is(replica: Replica) -> None:
     replica.answer = UNSAVED
     await replica.end("a", "b")

@@ -11,7 +11,9 @@ from controller.scorer.service import ScoreService, SwitchedOffError, TooManyWai
 from controller.scoring.documents import BadRequestError
 from controller.scoring.learned import Learned
 from controller.scoring.parameters import Parameters
-from controller.store.scores import export_rows
+from controller.store.learned_rows import ScoresUnavailableError
+from controller.store.scores import ScoreFile, export_rows
+from gpuwarden.clock import SystemClock
 from tests.fakes.score_service import REFUSING, RUN, SCORE, Running
 
 
@@ -193,8 +195,37 @@ async def test_only_the_last_runs_are_known_again(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controller.scorer.service.MOST_RUN_IDS", 2)
+    monkeypatch.setattr("controller.store.scores.MOST_RUN_IDS", 2)
     answers = [await running.service.observe({**RUN, "run_id": x}) for x in "abbacba"]
     assert ["repeated" in x for x in answers] == [False, False, True, True, False, True, False]
+
+
+async def test_a_write_that_comes_late_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ScoreFile(tmp_path / "s.db", SystemClock())
+    running = Running(store=store)
+    assert await running.saving.write()
+    answered = store._thread.answered
+    lost = iter((False, True))
+
+    async def losing(done: asyncio.Future[bool]) -> bool:
+        found = await answered(done)
+        if next(lost, False):
+            raise ScoresUnavailableError("no answer within 3 s")
+        return found
+
+    monkeypatch.setattr(store._thread, "answered", losing)
+    assert (await running.service.observe({**RUN, "run_id": "a"}))["saved"] is False
+    assert [row.runs.weight for row in export_rows(tmp_path / "s.db")] == [1.0]
+    assert (await running.service.observe({**RUN, "run_id": "a"}))["repeated"] is True
+    assert await running.saving.write()
+    await running.end()
+    again = Running(tmp_path / "s.db")
+    assert await again.saving.write()
+    assert (await again.service.observe({**RUN, "run_id": "a"}))["repeated"] is True
+    assert await again.runs() == 1.0
+    await again.end()
 
 
 async def test_types_that_are_not_configured_are_refused(tmp_path: Path) -> None:

@@ -19,7 +19,12 @@ DOCS = Path(__file__).resolve().parents[4] / "docs"
 PAGES = sorted(x.name for x in DOCS.glob("*.md"))
 SUFFIXES = ("_bucket", "_count", "_sum")
 LABELS = {metric.name: set(metric.labels) for metric in METRICS}
-TABLES = {"gpuwarden_score", "gpuwarden_score_write", "gpuwarden_score_learned"}
+TABLES = {
+    "gpuwarden_score",
+    "gpuwarden_score_write",
+    "gpuwarden_score_learned",
+    "gpuwarden_score_run",
+}
 """In PostgreSQL."""
 
 
