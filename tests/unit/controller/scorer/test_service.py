@@ -217,7 +217,7 @@ async def test_a_write_that_comes_late_counts_once(
 
     monkeypatch.setattr(store._thread, "answered", losing)
     assert (await running.service.observe({**RUN, "run_id": "a"}))["saved"] is False
-    assert [row.runs.weight for row in export_rows(tmp_path / "s.db")] == [1.0]
+    assert [row.runs().weight for row in export_rows(tmp_path / "s.db")] == [1.0]
     assert (await running.service.observe({**RUN, "run_id": "a"}))["repeated"] is True
     assert await running.saving.write()
     await running.end()
