@@ -23,6 +23,8 @@ class Wanted:
     """SHA-256 of a public key that must be among the log's keys."""
     checkpoint: Checkpoint | None = None
     """A checkpoint that the log must continue."""
+    key_before: VerifierKey | None = None
+    """Key in force before the first record, of a part of a log; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class TreeCheck:
         self.fault: TreeFault | None = None
         self._wanted = wanted
         self._frontier: Frontier | None = None
-        self._keys: tuple[VerifierKey, ...] = ()
+        before = wanted.key_before
+        self._keys: tuple[VerifierKey, ...] = () if before is None else (before,)
         self._checkpoints = 0
         self._certified = 0
         self._note = ""

@@ -35,6 +35,8 @@ class LogPart:
     newest: int = 0
     """Number of the last record that was looked at; 0 where nobody says."""
     records: list[LogRecord] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
+    """Of these records, as the log has them: with LF."""
     unknown: int = 0
     """Records that only a newer gpuwarden can read."""
     shown: dict[str, Shown] = field(default_factory=dict)
@@ -45,11 +47,13 @@ class LogPart:
     def add(self, lines: Iterable[str]) -> None:
         """Add records."""
         for line in lines:
-            record = record_of(line.encode())
+            whole = line.encode() + b"\n"
+            record = record_of(whole)
             if record is None:
                 self.unknown += 1
             else:
                 self.records.append(record)
+                self.lines.append(whole)
 
 
 class AuditClient:
@@ -98,6 +102,7 @@ class AuditClient:
                 whole.log, whole.logs, whole.since = part.log, part.logs, part.since
                 whole.newest = part.newest
             whole.records += part.records
+            whole.lines += part.lines
             whole.unknown += part.unknown
             whole.shown |= part.shown
         return whole

@@ -36,6 +36,11 @@ class MissingLog:
     """Its origin, or where its replica was looked for."""
     why: str
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether its replica was asked, or should have been."""
+        return self.why != _NOT_ASKED
+
 
 @dataclass(slots=True)
 class Replicas:

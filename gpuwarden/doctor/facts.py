@@ -244,12 +244,36 @@ def read_metrics(text: str) -> Metrics:
 
 @dataclass(frozen=True, slots=True)
 class LogVerdict:
-    """What verifying an audit log on this machine found."""
+    """What verifying an audit log, or its end, found."""
 
-    folder: str
-    records: int
+    log: str
+    """Origin; empty where it is not known."""
+    records: int = 0
+    """That were verified."""
+    last: int = 0
+    """Number of the last of them."""
+    checkpoints: int = 0
+    """Those whose signatures hold."""
     broken: str = ""
     """Where and how; empty where it is whole."""
+    folder: str = ""
+    """On this machine; empty for the log of a replica that was asked."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by."""
+        return self.folder or self.log
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The audit logs that were to be verified."""
+
+    verdicts: tuple[LogVerdict, ...] = ()
+    unread: tuple[str, ...] = ()
+    """Those that could not be read, each with the reason."""
+    elsewhere: tuple[str, ...] = ()
+    """Origins of further logs, to whose replicas no way leads from here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +304,7 @@ class Facts:
     status: Fact[pb.GetStatusResponse] = field(default_factory=Fact)
     fleet: Fact[tuple[pb.Node, ...]] = field(default_factory=Fact)
     metrics: Fact[Metrics] = field(default_factory=Fact)
-    log: Fact[LogVerdict] = field(default_factory=Fact)
+    logs: Fact[Logs] = field(default_factory=Fact)
 
     def all(self, collection: Collection) -> tuple[Object, ...]:
         """The objects of a collection; raises UnknownError."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from gpuwarden.audit.chain import Broken
 from gpuwarden.audit.files import log_files, verify_files
 from gpuwarden.cluster.api import Answer, ApiError, ApiServer
 from gpuwarden.doctor.admission import ENFORCE
@@ -31,6 +30,7 @@ from gpuwarden.doctor.facts import (
     name_of,
     reading_rights,
 )
+from gpuwarden.doctor.log import verdict_of
 
 T = TypeVar("T")
 
@@ -253,9 +253,4 @@ def local_log(folder: Path) -> Fact[LogVerdict]:
         report = verify_files(files)
     except OSError as error:
         return Fact(why=f"{folder}: {error.strerror}" if error.strerror else str(error))
-    result = report.result
-    if isinstance(result, Broken):
-        return Fact(LogVerdict(str(folder), 0, f"record {result.seq}: {result.what}"))
-    appended = result.order.appended
-    broken = f"records behind its end: {appended}" if appended.count else ""
-    return Fact(LogVerdict(str(folder), result.records, broken))
+    return Fact(verdict_of(report.result, folder=str(folder)))

@@ -24,6 +24,7 @@ from gpuwarden.doctor.facts import (
     DryRun,
     Fact,
     Facts,
+    Logs,
     LogVerdict,
     Metrics,
     read_metrics,
@@ -105,7 +106,7 @@ def healthy(folder: Path, objects: Iterable[Object] | None = None) -> Facts:
         status=Fact(_status(chain)),
         fleet=Fact(tuple(_fleet())),
         metrics=Fact(read_metrics(METRICS)),
-        log=Fact(LogVerdict("/var/lib/gpuwarden/audit", 4711)),
+        logs=Fact(Logs((LogVerdict("lab/gpuwarden-controller-0", 2000, 4711, 3),))),
         asking_pod=Fact(created(ASKING)),
         wrong_pod=Fact(created(WRONG)),
     )

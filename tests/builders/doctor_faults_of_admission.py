@@ -13,6 +13,7 @@ from gpuwarden.doctor.facts import (
     DryRun,
     Fact,
     Facts,
+    Logs,
     LogVerdict,
 )
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -52,6 +53,11 @@ def without_webhooks(facts: Facts) -> Facts:
     pod = Fact(DryRun(201, {"spec": {"containers": [{"name": "doctor"}]}}))
     found = told(without(without(facts, MUTATING), VALIDATING), listeners=listeners)
     return replace(found, asking_pod=pod, wrong_pod=pod)
+
+
+def logs(facts: Facts, *verdicts: LogVerdict, unread: tuple[str, ...] = ()) -> Facts:
+    """These were verified, and some could not be read."""
+    return replace(facts, logs=Fact(Logs(verdicts, unread)))
 
 
 FAULTS = [
@@ -469,12 +475,19 @@ FAULTS = [
     ),
     Fault(
         "log-verifies",
-        lambda x: replace(x, log=Fact(LogVerdict("/log", 0, "record 7: its digest"))),
+        lambda x: logs(x, LogVerdict("lab/a", folder="/log", broken="record 7: its digest")),
         FAILED,
-        "^record 7: its digest$",
+        "^/log: record 7: its digest$",
     ),
     Fault(
-        "log-verifies", lambda x: replace(x, log=Fact(why="no such folder")), NOT_CHECKED, "folder"
+        "log-verifies",
+        lambda x: logs(x, LogVerdict("lab/b"), LogVerdict("lab/c", broken="record 7: changed")),
+        FAILED,
+        "^lab/c: record 7: changed$",
+    ),
+    Fault("log-verifies", lambda x: logs(x, unread=("lab/b: gone",)), WARNING, "lab/b: gone"),
+    Fault(
+        "log-verifies", lambda x: replace(x, logs=Fact(why="you may not")), NOT_CHECKED, "may not"
     ),
     Fault(
         "log-witnesses",

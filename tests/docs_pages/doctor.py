@@ -48,9 +48,11 @@ What could not be read never passes: look at how many checks were not made, in t
 
 - **The Kubernetes API**, by your [kubeconfig](workstation.md), or in a pod by its service account.
 - **One controller**, by the same, or by `--server` and the [other options](reference/cli.md).
-    Repeat checks of certificates, SVIDs, log and extender for the others with `--server`.
-- **The audit log** of this machine: `--audit-log`, by default `/var/lib/gpuwarden/audit`. Above
-    256 MiB use [`gpuwarden audit verify`](reference/audit.md).
+    Repeat checks of certificates, SVIDs and extender for the others with `--server`.
+- **Every replica, for its audit log**, as [`gpuwarden events`](audit-log.md#read-it) does. A
+    replica that does not answer is a warning. Logs to which no way leads are named.
+- **The audit log** of this machine, if there is one: `--audit-log`, by default
+    `/var/lib/gpuwarden/audit`. Above 256 MiB use [`gpuwarden audit verify`](reference/audit.md).
 
 In a controller's pod the service account may read little; the rest is not checked:
 
@@ -63,7 +65,8 @@ $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
 `kubectl apply -k deploy/doctor` creates a ClusterRole and a Role with what is read (no secrets),
 and binds both to the service account `gpuwarden-doctor`. The dry runs also need the right to
 create pods in one namespace (`--dry-run-namespace`, by default the first enforced one), which they
-do not give: it is the right to run pods. `helm test` brings its own rights for its time.
+do not give: it is the right to run pods. What controllers tell, the logs among it, takes an
+[inspector](authorization.md). `helm test` brings its own rights for its time.
 
 ## Output for programs
 

@@ -73,6 +73,8 @@ class FakeFleetServer(
         self.warnings_of_acts: list[str] = []
         self.support: list[sup.CollectResponse] = []
         self.log: list[audit.ReadRecordsResponse] = []
+        self.log_refusal: Refusal | None = None
+        """Given to whoever reads records."""
         self.gpu_log: list[audit.ReadGpuRecordsResponse] = []
         self.found_gpus = audit.FindGpusResponse()
         self.breaks_support = False
@@ -242,6 +244,7 @@ class FakeFleetServer(
         self, request: audit.ReadRecordsRequest, context: grpc.ServicerContext
     ) -> Iterator[audit.ReadRecordsResponse]:
         self._admit(request, context)
+        self._refuse(self.log_refusal, context)
         yield from self.log
         if request.follow:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is going away")
@@ -277,10 +280,12 @@ class FakeFleetServer(
             _wait_for_the_end(context)
         if self.notice:
             context.send_initial_metadata(((NOTICE_KEY, self.notice),))
-        if self.refusal is not None:
-            context.set_trailing_metadata(((REASON_KEY, self.refusal.code.value),))
-            text = f"{self.refusal.code}: {self.refusal.detail}"
-            context.abort(status_of(self.refusal.code), text)
+        self._refuse(self.refusal, context)
+
+    def _refuse(self, refusal: Refusal | None, context: grpc.ServicerContext) -> None:
+        if refusal is not None:
+            context.set_trailing_metadata(((REASON_KEY, refusal.code.value),))
+            context.abort(status_of(refusal.code), f"{refusal.code}: {refusal.detail}")
 
 
 def _wait_for_the_end(context: grpc.ServicerContext) -> None:

@@ -17,12 +17,20 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from controller.access import Caller, CallerKind
+from controller.record import Record
 from controller.rpc.audit_log import AuditServicer
 from controller.rpc.calls import Context
 from controller.rpc.interceptor import Authenticate, AuthorizationInterceptor, tls_caller
 from controller.rpc.server import RpcServer, agents_server, people_server
+from gpuwarden.audit.files import log_files
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.cli.commands.doctor import logs_of_replicas
+from gpuwarden.cli.exit_codes import CliError
+from gpuwarden.cli.options import Connection
 from gpuwarden.clock import SystemClock
+from gpuwarden.doctor.check import Outcome, Verdict, passed
+from gpuwarden.doctor.facts import Fact, Facts
+from gpuwarden.doctor.log import log_verifies
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.wire.v1.audit_pb2_grpc import add_AuditServiceServicer_to_server
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
@@ -68,6 +76,8 @@ class Pair:
         self.servers: list[RpcServer] = []
         self.port = 0
         self.calls = SeenCalls()
+        self.kind = CallerKind.INSPECTOR
+        """Of people with a kubeconfig."""
 
     def service(self, number: int) -> AuditServicer:
         known = [f"lab/{pod}" for pod in PODS]
@@ -110,7 +120,7 @@ class Pair:
         )
 
         async def authenticate(_context: Context, _method: str, _now: datetime) -> Caller:
-            return Caller(CallerKind.INSPECTOR, "user jane", None)
+            return Caller(self.kind, "user jane", None)
 
         for number, pod in enumerate(PODS):
             service = self.service(number)
@@ -244,19 +254,24 @@ async def test_events_of_both_are_followed_and_a_lost_one_is_told(pair: Pair) ->
     await process.wait()
 
 
+def written_kubeconfig(folder: Path, api: FakeApiServer) -> Path:
+    authority = base64.b64encode(api.ca.file.read_bytes()).decode()
+    cluster = {"server": api.url, "certificate-authority-data": authority}
+    document = {
+        "current-context": "home",
+        "contexts": [{"name": "home", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": TOKEN}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(document))
+    return path
+
+
 async def test_a_kubeconfig_leads_to_every_replica(pair: Pair, tmp_path: Path) -> None:
     async with FakeApiServer(tmp_path) as api:
         await pair.start_for_people(api)
-        authority = base64.b64encode(api.ca.file.read_bytes()).decode()
-        cluster = {"server": api.url, "certificate-authority-data": authority}
-        document = {
-            "current-context": "home",
-            "contexts": [{"name": "home", "context": {"cluster": "k", "user": "u"}}],
-            "clusters": [{"name": "k", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": TOKEN}}],
-        }
-        path = tmp_path / "kubeconfig"
-        path.write_text(json.dumps(document))
+        path = written_kubeconfig(tmp_path, api)
         ran = await pair.run("gpu", "show", CARD.uuid, "-o", "json", "--kubeconfig", str(path))
         assert [node for node, _ in stays(ran)] == ["gpu-1", "gpu-2"]
         assert json.loads(ran.out)["missing"] == []
@@ -264,3 +279,40 @@ async def test_a_kubeconfig_leads_to_every_replica(pair: Pair, tmp_path: Path) -
         ran = await pair.run("events", "-o", "name", "--kubeconfig", str(path))
         assert (ran.code, ran.out) == (0, f"lab/{PODS[1]}:1\nlab/{PODS[1]}:2\n")
         assert ran.err.startswith(f"gpuwarden: not read: lab/{PODS[0]}: ")
+
+
+async def test_the_doctor_verifies_the_log_of_every_replica(pair: Pair, tmp_path: Path) -> None:
+    pair.logs[1].note(Record(RecordKind.EVIDENCE_ROUND, "c", "node/gpu-2", "x"), 50)
+    pair.logs[1].state("gpu-2", 60)
+    async with FakeApiServer(tmp_path) as api:
+        await pair.start_for_people(api)
+        connection = Connection(kubeconfig=written_kubeconfig(tmp_path, api))
+
+        async def checked() -> Verdict:
+            logs = await logs_of_replicas(connection)
+            return log_verifies(Facts(version_here="1", logs=Fact(logs)))
+
+        first, second = (f"lab/{pod}" for pod in PODS)
+        assert await checked() == passed(
+            f"{first}: all of 2 records, 0 signed checkpoints;"
+            f" {second}: all of 4 records, 0 signed checkpoints"
+        )
+        (file,) = log_files(pair.logs[1].folder)
+        written = file.read_bytes()
+        file.write_bytes(written.replace(b"pod/team-a/train-0", b"pod/team-b/train-0"))
+        found = await checked()
+        assert (found.outcome, found.seen) == (
+            Outcome.FAILED,
+            f"{second}: record 2: changed after it was written",
+        )
+        assert found.command.startswith(f"kubectl -n gpuwarden-system exec {PODS[1]} -- ")
+        file.write_bytes(written)
+        port = api.forwarded.pop((PODS[0], 9444))
+        found = await checked()
+        assert found.outcome is Outcome.WARNING
+        assert found.seen.startswith(f"not read: {first}: ")
+        assert found.seen.endswith(f"; {second}: all of 4 records, 0 signed checkpoints")
+        api.forwarded[(PODS[0], 9444)] = port
+        pair.kind = CallerKind.TENANT
+        with pytest.raises(CliError, match=r"may not call .*/ReadRecords"):
+            await checked()

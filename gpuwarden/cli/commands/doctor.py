@@ -12,7 +12,10 @@ from typing import Annotated, Any, Final, TypeVar
 from cyclopts import Parameter
 
 from gpuwarden import __version__
+from gpuwarden.audit.reading import RecordFilter
+from gpuwarden.cli.audit_client import LogPart
 from gpuwarden.cli.client import Client, ask
+from gpuwarden.cli.every_replica import every_replica
 from gpuwarden.cli.exec_plugin import SECONDS, run_plugin
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.kubeconfig import (
@@ -29,16 +32,19 @@ from gpuwarden.cli.tables import Tone
 from gpuwarden.cli.terminal import WIDTH, paragraph, shown
 from gpuwarden.cluster.access import Access, AccessError, pod_access
 from gpuwarden.cluster.api import ApiServer
+from gpuwarden.counted import counted
 from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
 from gpuwarden.doctor.check import Outcome, Report, Result, judge
 from gpuwarden.doctor.facts import (
     CONTROLLER_SILENT,
     Fact,
     Facts,
+    Logs,
     Metrics,
     read_metrics,
 )
 from gpuwarden.doctor.gather import Cluster, local_log, unreachable
+from gpuwarden.doctor.log import ALL_KINDS, END_RECORDS, NAMES_KEY, joined, verdict_of_end
 from gpuwarden.settings.values import Duration
 
 T = TypeVar("T")
@@ -98,7 +104,8 @@ def doctor(
         begin = Facts(namespace=where, version_here=__version__)
         facts = _of_cluster(begin, connection, place=dry_run_namespace, pre=pre)
         if not pre:
-            facts = replace(_of_controller(facts, controller), log=local_log(audit_log))
+            facts = _of_controller(facts, controller)
+            facts = replace(facts, logs=_logs(facts, controller, audit_log))
         report = judge(groups, facts)
         if report.is_success or monotonic() + _PAUSE_S > until:
             break
@@ -179,6 +186,41 @@ def _metrics(connection: Connection) -> Fact[Metrics]:
         if one.name == _METRICS and one.content is not None:
             return Fact(read_metrics(one.content.decode("utf-8", "replace")))
     return Fact(why="the controller does not give its metrics")
+
+
+def _logs(facts: Facts, connection: Connection, folder: Path) -> Fact[Logs]:
+    there: Fact[Logs] = Fact(why=facts.status.why)
+    if facts.status.value is not None:
+        try:
+            there = Fact(asyncio.run(logs_of_replicas(connection)))
+        except CliError as error:
+            there = Fact(why=str(error))
+    return joined(local_log(folder), there, is_wanted=folder != LOG_FOLDER)
+
+
+async def logs_of_replicas(connection: Connection) -> Logs:
+    """What the ends of the logs show, of all replicas that can be reached; raises CliError."""
+    async with every_replica(connection) as replicas:
+        answers = await replicas.ask(_end)
+        # Two addresses may lead to one replica.
+        ends = {end.log: (naming, end) for naming, end in answers.values()}
+        missing = replicas.missing(ends, (log for _, end in ends.values() for log in end.logs))
+    unread = [f"{one.log}: {one.why}" for one in missing if one.was_tried]
+    verdicts = []
+    for log, (naming, end) in ends.items():
+        if end.unknown:
+            records = counted(end.unknown, "record")
+            unread.append(f"{log}: {records} that only a newer gpuwarden can read")
+        else:
+            verdicts.append(verdict_of_end(log, end.lines, naming.lines))
+    elsewhere = tuple(one.log for one in missing if not one.was_tried)
+    return Logs(tuple(verdicts), tuple(unread), elsewhere)
+
+
+async def _end(client: Client) -> tuple[LogPart, LogPart]:
+    """The record that names the log's key, and the last records."""
+    naming = await client.log.last(RecordFilter(NAMES_KEY), 1)
+    return naming, await client.log.last(RecordFilter(ALL_KINDS), END_RECORDS)
 
 
 # --- text

@@ -155,6 +155,22 @@ def test_a_key_follows_from_the_one_before() -> None:
     assert verified(log.lines[start:]).tree.keys == (ONE.key, TWO.key, THREE.key)
 
 
+def test_a_part_of_a_log_is_held_to_the_key_from_before() -> None:
+    log = CertifiedLog().records(3).checkpoint().records(2).checkpoint()
+    part = log.lines[2:]
+    assert verified(part).tree.checkpoints == 0
+    facts = verified(part, Wanted(key_before=ONE.key)).tree
+    assert (facts.checkpoints, facts.certified, facts.keys) == (2, 7, (ONE.key,))
+    assert facts.root is None
+    fault = broken(part, Wanted(key_before=TWO.key))
+    assert (fault.seq, fault.what[:21]) == (5, "not signed by the key")
+    later = log.change_key(TWO).start().checkpoint().lines[2:]
+    facts = verified(later, Wanted(key_before=ONE.key)).tree
+    assert (facts.checkpoints, facts.keys) == (3, (ONE.key, TWO.key))
+    fault = broken(later, Wanted(key_before=THREE.key))
+    assert fault.seq == 5
+
+
 @pytest.mark.parametrize(
     ("log", "seq", "what"),
     [

@@ -174,7 +174,7 @@ def test_without_facts_no_check_passes(groups: Any) -> None:
     assert not report.is_success
 
 
-@pytest.mark.parametrize("name", ["now", "server", "served", "status", "fleet", "metrics", "log"])
+@pytest.mark.parametrize("name", ["now", "server", "served", "status", "fleet", "metrics", "logs"])
 def test_a_check_that_lacks_a_fact_is_not_made(sound: Facts, name: str) -> None:
     lost: Any = {name: Fact(why="it was lost")}
     lacking = replace(sound, **lost)

@@ -20,20 +20,21 @@ def written(folder: Path, lines: list[bytes]) -> Path:
 def test_a_whole_log(tmp_path: Path) -> None:
     log = CertifiedLog().records(3).checkpoint()
     found = local_log(written(tmp_path, log.lines)).get()
-    assert found == LogVerdict(str(tmp_path), len(log.lines))
+    assert found == LogVerdict("lab/controller-0", 5, 5, 1, folder=str(tmp_path))
 
 
 def test_a_log_that_was_changed(tmp_path: Path) -> None:
     lines = CertifiedLog().records(3).checkpoint().lines
     lines[1] = lines[1].replace(b'"subject":"', b'"subject":"x')
     found = local_log(written(tmp_path, lines)).get()
-    assert found.broken.startswith("record 2: ")
+    assert found.broken == "record 2: changed after it was written"
+    assert (found.folder, found.records) == (str(tmp_path), 0)
 
 
 def test_records_behind_the_end_of_a_closed_log(tmp_path: Path) -> None:
     lines = CertifiedLog().add("log.stop").add("node.operator").lines
     found = local_log(written(tmp_path, lines)).get()
-    assert found.records == 3
+    assert (found.records, found.folder) == (3, str(tmp_path))
     assert found.broken.startswith("records behind its end: ")
 
 
