@@ -23,20 +23,6 @@ from tests.docs_pages.site import (
 
 CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 READ_ON_THE_FORGE = ("README.md",)
-RUN_BY = {
-    "docs/demo.md": "tests/integration/test_demo_to_try.py",
-    "docs/doctor.md": "tests/integration/test_doctor.py",
-    "docs/index.md": "tests/integration/test_demo.py",
-    "deploy/helm/gpuwarden/README.md": "tests/e2e/test_chart.py",
-    "docs/install.md": "tests/e2e/test_chart.py",
-    "docs/inspect-grpc.md": "tests/integration/test_inspect_grpc.py",
-    "docs/operations-rma.md": "tests/integration/test_rma.py",
-    "docs/reference/cli.md": "tests/architecture/test_docs_pages.py",
-    "docs/uninstall.md": "tests/e2e/test_uninstall.py",
-}
-"""What runs the commands of a page, or generates them."""
-NOT_RUN = "No test runs"
-"""How a page says that its commands are not run; the sentence goes on with the reason."""
 
 
 def listed(entries: list[Any]) -> list[str]:
@@ -158,20 +144,6 @@ def test_an_item_of_a_list_begins_after_an_empty_line_behind_one_with_paragraphs
         is_code ^= line.lstrip().startswith("```")
         before = line
     assert wrong == []
-
-
-@pytest.mark.parametrize("page", [x for x in pages() if x.startswith(("docs/", "deploy/"))])
-def test_commands_are_run_by_a_test_or_say_why_not(page: str) -> None:
-    text = (ROOT / page).read_text()
-    blocks = re.findall(r"^ *```(?:sh|console)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
-    if page == "docs/backup.md":
-        walked = (ROOT / "docs/uninstall.md").read_text()
-        assert blocks
-        assert [x for x in blocks if x not in walked] == []
-    elif blocks and page in RUN_BY:
-        assert (ROOT / RUN_BY[page]).is_file()
-    elif blocks:
-        assert re.search(rf"{NOT_RUN}[^.:]*: \w", text), "say why, after a colon"
 
 
 def test_anchors_are_those_of_forges() -> None:

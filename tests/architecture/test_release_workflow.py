@@ -1,7 +1,13 @@
 """The release workflow runs nothing that is not pinned, and signs what the image policy demands."""
 
+import hashlib
+import os
 import re
+import subprocess
+import tarfile
+import tomllib
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +49,7 @@ def test_a_job_may_write_only_what_it_makes() -> None:
     assert found == {
         "check": {"contents": "read"},
         "image": {"contents": "read", "packages": "write", **signs},
-        "release": {"contents": "write", **signs},
+        "release": {"contents": "write", "packages": "write", **signs},
     }
 
 
@@ -62,6 +68,67 @@ def test_images_are_for_both_machines_from_the_archive_of_a_moment() -> None:
     for part in WORKFLOW["jobs"]["image"]["strategy"]["matrix"]["part"]:
         text = (ROOT / f"Dockerfile.{part}").read_text()
         assert arguments <= set(re.findall(r"^ARG (\w+)", text, re.MULTILINE))
+
+
+def test_the_evaluation_s_image_stands_on_the_agent_that_was_built() -> None:
+    found = steps("image")
+    given = found["Build and push the evaluation's"]["with"]
+    assert given["file"] == "Dockerfile.evaluation"
+    for same in ("context", "platforms", "outputs", "provenance"):
+        assert given[same] == found["Build and push"]["with"][same]
+    agent = "${{ steps.facts.outputs.image }}@${{ steps.build.outputs.digest }}"
+    assert given["build-args"].strip() == f"AGENT={agent}"
+    assert "\nARG AGENT=" in (ROOT / "Dockerfile.evaluation").read_text()
+    assert found["Provenance of the evaluation's"]["with"]["push-to-registry"] is True
+    for name in ("Build and push the evaluation's", "Provenance of the evaluation's"):
+        assert found[name]["if"] == "matrix.part == 'agent'"
+    assert "$IMAGE-evaluation@$EVALUATION" in found["Bills of materials and signature"]["run"]
+
+
+def test_chart_and_wheel_have_the_version_of_the_tag() -> None:
+    chart = yaml.safe_load((ROOT / "deploy/helm/gpuwarden/Chart.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert chart["version"] == chart["appVersion"] == project["version"]
+    found = steps("release")
+    assert found["Chart"]["run"] == "helm package deploy/helm/gpuwarden --destination dist"
+    assert "dist/gpuwarden-${GITHUB_REF_NAME#v}.tgz" in found["Release"]["run"]
+    assert found["Provenance"]["with"]["subject-path"] == "dist/*"
+    assert found["Release"]["run"].endswith(" dist/*\n")
+
+
+def test_krew_finds_the_archive_that_its_manifest_names(tmp_path: Path) -> None:
+    """The workflow's own lines, run by a shell."""
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "LICENSE").symlink_to(ROOT / "LICENSE")
+    forge = "https://forge.example"
+    subprocess.run(
+        ["/bin/bash", "-euo", "pipefail", "-c", steps("release")["Plugin for krew"]["run"]],
+        cwd=tmp_path,
+        env={
+            "PATH": os.environ["PATH"],
+            "GITHUB_REF_NAME": "v1.20.3",
+            "GITHUB_SERVER_URL": forge,
+            "GITHUB_REPOSITORY": "EXAMPLE/gpuwarden",
+        },
+        check=True,
+        timeout=60,
+    )
+    made = sorted(x.name for x in (tmp_path / "dist").iterdir())
+    assert made == ["gpuwarden.yaml", "kubectl-gpuwarden-1.20.3.tar.gz"]
+    text = (tmp_path / "dist/gpuwarden.yaml").read_text()
+    assert re.findall("VERSION|URL|SHA256", text) == []
+    (platform,) = yaml.safe_load(text)["spec"]["platforms"]
+    released = f"{forge}/EXAMPLE/gpuwarden/releases/download/v1.20.3"
+    assert platform["uri"] == f"{released}/{made[1]}"
+    archive = tmp_path / "dist" / made[1]
+    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    with tarfile.open(archive) as found:
+        assert set(found.getnames()) == {x["from"] for x in platform["files"]}
+        plugin = found.getmember(platform["bin"])
+        content = found.extractfile(plugin)
+        assert plugin.mode == 0o755
+        assert content is not None
+        assert b'"gpuwarden==1.20.3"' in content.read()
 
 
 def identity() -> Any:

@@ -1,7 +1,7 @@
 """What deploy/kustomize and the chart make of the same wishes, in a form that can be compared."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from tests.chart.rendering import CA, REQUIRED, Object, Values, annotations, ren
 from tests.deploy.manifests import KUSTOMIZE, rendered
 
 DEPLOY: Final = KUSTOMIZE.parent
-COMPONENTS: Final = ("extender", "admission", "http-api", "workstation")
+COMPONENTS: Final = ("extender", "admission", "http-api", "workstation", "protection")
 SAME: Final[Values] = {
     **REQUIRED,
     "certificates": {"mode": "given", "caBundle": CA},
@@ -37,12 +37,19 @@ def of_chart() -> dict[Key, Object]:
 
 def of_kustomize(folder: Path) -> dict[Key, Object]:
     """What kubectl makes of the base, its components, scheduler and policies."""
+    resources = ("kustomize/base", "scheduler", "policy", "doctor")
+    return of_parts(folder, resources, COMPONENTS)
+
+
+def of_parts(
+    folder: Path, resources: Sequence[str], components: Sequence[str]
+) -> dict[Key, Object]:
+    """What kubectl makes of these folders of deploy and components."""
     up = Path(*[".."] * len(folder.parts[1:]))
-    resources = ("kustomize/base", "scheduler", "policy", "policy/protection", "doctor")
     parts = {
         "resources": [str(up / (DEPLOY / x).relative_to("/")) for x in resources],
         "components": [
-            str(up / (KUSTOMIZE / "components" / x).relative_to("/")) for x in COMPONENTS
+            str(up / (KUSTOMIZE / "components" / x).relative_to("/")) for x in components
         ],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(parts))
@@ -60,6 +67,12 @@ def differences(ours: Object, theirs: Object) -> set[str]:
     """Paths at which the two objects differ."""
     left, right = dict(_flat(ours)), dict(_flat(theirs))
     return {path for path in left.keys() | right.keys() if left.get(path) != right.get(path)}
+
+
+def changes(before: Object, after: Object) -> Mapping[str, Any]:
+    """What is at each path at which they differ afterwards; None where nothing is."""
+    found = dict(_flat(after))
+    return {path: found.get(path) for path in differences(before, after)}
 
 
 def plain(x: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -81,6 +81,15 @@ def render(
     named = [x for api in apis for x in ("--api-versions", api)]
     text = _helm(*command, "--kube-version", f"v{kubernetes}", *named, values=values)
     return [found for found in yaml.load_all(text, Loader=yaml.CSafeLoader) if found]
+
+
+def typed_line(arguments: Sequence[str], *options: str) -> list[Object]:
+    """The objects of `helm install` with these words, and more options of the tester's."""
+    chart = "deploy/helm/gpuwarden"
+    assert chart in arguments
+    here = [str(CHART) if x == chart else x for x in arguments]
+    command = (tools().helm, "template", *here, "--kube-version", "v1.35.2", *options)
+    return [x for x in yaml.load_all(_helm(*command, values={}), Loader=yaml.CSafeLoader) if x]
 
 
 @cache

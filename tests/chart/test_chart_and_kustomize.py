@@ -12,10 +12,20 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from gpuwarden.settings.controller import Protection
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, load
-from tests.chart.comparing import Key, differences, of_chart, of_kustomize
-from tests.chart.rendering import Object
+from tests.chart.comparing import (
+    Key,
+    changes,
+    differences,
+    of_chart,
+    of_kustomize,
+    of_parts,
+    plain,
+)
+from tests.chart.comparing import (
+    key as key_of,
+)
+from tests.chart.rendering import REQUIRED, Object, render
 from tests.deploy.manifests import container_of, pod_of
 
 ONLY_CHART: Final = {
@@ -54,7 +64,6 @@ MEANT: Final[Mapping[Key, Mapping[str, str]]] = {
 }
 ITS_OWN: Final = {"trust_domain": ("prod.acme.io", "example.org"), "cluster": ("berlin-1", "prod")}
 """Setting -> what the chart was given, and the example that kustomize's overlays replace."""
-SET_BY_PEOPLE: Final = {**ITS_OWN, "protection": (Protection.CLUSTER, Protection.NAMESPACES)}
 FILES: Final = {
     "ConfigMap/gpuwarden-agent-config",
     "ConfigMap/gpuwarden-controller-config",
@@ -119,9 +128,26 @@ def test_settings_are_the_same(
 ) -> None:
     """From file and variables together; certificates by the Secret that is at their path."""
     ours, theirs = (settings(x, workload, config) for x in (chart, kustomize))
-    for name, (here, there) in (SET_BY_PEOPLE if config is CONTROLLER else ITS_OWN).items():
+    for name, (here, there) in ITS_OWN.items():
         assert (ours.pop(name), theirs.pop(name)) == (here, there)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("access", ["privileged", "cdi", "nri"])
+def test_access_to_gpus_changes_the_same(access: str, tmp_path: Path) -> None:
+    """`agent.gpuAccess`, and the component of that name."""
+    agent = "DaemonSet/gpuwarden-agent"
+
+    def by_chart(value: str) -> Object:
+        values = {"agent": {"gpuAccess": value, "runtimeClassName": ""}}
+        return next(plain(x) for x in render({**REQUIRED, **values}) if key_of(x) == agent)
+
+    def by_kustomize(*components: str) -> Object:
+        return of_parts(tmp_path, ["kustomize/base"], components)[agent]
+
+    ours = changes(by_chart("runtimeClass"), by_chart(access))
+    assert ours
+    assert ours == changes(by_kustomize(), by_kustomize(f"gpu-access-{access}"))
 
 
 def settings(found: dict[Key, Object], key: Key, config: ConfigType[Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import shutil
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.chart.rendering import (
     REQUIRED,
     SETS,
     Object,
+    Values,
     notes,
     objects,
     one,
@@ -739,3 +741,41 @@ def test_without_access_nobody_comes_with_a_kubeconfig_and_there_is_no_test() ->
 def test_notes_say_what_is_off(values: dict[str, Any], told: str) -> None:
     assert told in notes({**REQUIRED, **values})
     assert told not in notes(REQUIRED)
+
+
+def off(values: Values) -> set[str]:
+    """What the notes name as off."""
+    told = notes({**REQUIRED, **values}).partition("\nOff:\n")[2].splitlines()
+    named = takewhile(lambda line: line.startswith("  "), told)
+    return {line.split()[0].rstrip(":") for line in named}
+
+
+def test_the_notes_name_what_is_off() -> None:
+    """What is off by default, and in an installation with everything nothing."""
+    assert off({}) == {
+        "protection.enabled",
+        "httpApi.enabled",
+        "console.enabled",
+        "export.exporters",
+        "hints.schedulerUrl",
+        "webhooks.callerCertificate",
+    }
+    everything = {
+        "protection": {"enabled": True},
+        "httpApi": {"enabled": True},
+        "console": {"enabled": True, "proxies": ["spiffe://prod.acme.io/proxy"]},
+        "export": {"exporters": ["stdout"]},
+        "hints": {"scorer": {"enabled": True}},
+        "webhooks": {"callerCertificate": True},
+        "certificates": {"mode": "cert-manager"},
+    }
+    assert off(everything) == set()
+    fewer = {**everything, "webhooks": {"enabled": False}, "hints": {}, "protection": {}}
+    assert off(fewer) == {"webhooks.enabled", "protection.enabled", "hints.schedulerUrl"}
+    assert off({"policies": {"enabled": False}, "scheduler": {"enabled": False}}) > {
+        "policies.enabled",
+        "scheduler.enabled",
+    }
+    assert {"access.enabled", "enforcement"} < off(
+        {"access": {"enabled": False}, "enforcement": "report"}
+    )

@@ -21,7 +21,7 @@ from tests.chart.rendering import (
     rendered,
 )
 from tests.chart.schemas import faults, is_quantity
-from tests.chart.tools import tools
+from tests.chart.tools import HELM, tools
 
 ROOTS = ("runAsNonRoot", "runAsUser 0")
 HOST = ("hostPID", "volume spire: hostPath /run/spire/agent-sockets")
@@ -125,6 +125,12 @@ def test_what_pods_name_is_there_or_is_made_by_somebody_named(name: str) -> None
                 assert volume["configMap"]["name"] in maps, where
             if "secret" in volume:
                 assert volume["secret"]["secretName"] in secrets, where
+
+
+def test_helm_is_the_version_that_the_page_names() -> None:
+    command = (str(tools().helm), "version", "--template", "{{.Version}}")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"v{HELM}"
 
 
 @pytest.mark.parametrize("name", SETS)

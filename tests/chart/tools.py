@@ -15,6 +15,7 @@ import zipfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -35,6 +36,10 @@ class Tools:
     kubectl: Path
     schemas: Path
     """A zip archive."""
+
+
+HELM: Final = "4.3.1"
+"""The version in the package of requirements/chart.txt; a test asks it."""
 
 
 @cache

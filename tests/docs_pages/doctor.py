@@ -54,7 +54,8 @@ What could not be read never passes: look at how many checks were not made, in t
 - **The audit log** of this machine, if there is one: `--audit-log`, by default
     `/var/lib/gpuwarden/audit`. Above 256 MiB use [`gpuwarden audit verify`](reference/audit.md).
 
-In a controller's pod the service account may read little; the rest is not checked:
+In a controller's pod the service account may read little; the rest is not checked. No test runs
+`kubectl` here: in a pod a test asks other [commands](kind.md#look).
 
 ```console
 $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor

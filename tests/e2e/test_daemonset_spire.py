@@ -83,7 +83,7 @@ def test_the_shipped_entry_gives_the_controllers_their_dns_names(world: World) -
         assert names.value.get_values_for_type(DNSName) == list(wanted)
 
 
-PAGE = "inspect-grpc.md"
+PAGE = "docs/inspect-grpc.md"
 ADDRESS, FORWARDED = "localhost:9443", "9443:9443"
 """On the page; here the port is another, which nobody else has."""
 

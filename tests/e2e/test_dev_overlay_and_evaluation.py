@@ -93,10 +93,8 @@ def test_an_evaluation_says_so_everywhere_and_mixes_with_nothing(
 ) -> None:
     """docs/kind.md from `helm install` on, on a node without GPUs and without a device plugin."""
     lab = cluster.lab
-    page, removal = (
-        Reader(lab, tmp_path / name, f"docs/{name}.md", tools().helm)
-        for name in ("kind", "uninstall")
-    )
+    page = Reader(lab, tmp_path / "kind", "docs/kind.md", tools().helm)
+    removal = Reader(lab, tmp_path / "uninstall", "docs/uninstall.md")
     with explained_failures(cluster, "evaluation"):
         load_for_evaluation(lab, tmp_path)
         cluster.provide_volumes("data-gpuwarden-spire-server-0")

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 BAN_S = 15.0
 """A ban must be effective by then, at the default interval."""
 ROTATIONS = 6
-PAGE = "inspect-grpc.md"
+PAGE = "docs/inspect-grpc.md"
 PARENT = "spiffe://example.org/spire/agent/x509pop/FINGERPRINT"
 """Stands for a SPIRE agent on the page."""
 

@@ -11,6 +11,7 @@ from controller.kube.enrollments import enrollment_object
 from controller.kube.nodes import ENFORCE_LABEL
 from controller.kube.reservations import reservation_object
 from controller.ledger.record import HolderState
+from tests.builders.console_commands import typed
 from tests.builders.ledger import in_state
 from tests.contracts.enrollment_store import FULL
 from tests.e2e.lab.api import ApiError, Document
@@ -104,6 +105,16 @@ class Cluster(Reader):
         """What is stored about the node with the agent."""
         spec: Document = self.lab.api.get(f"{OBJECTS}/{NODE}")["spec"]
         return spec
+
+    def remove_labels(self) -> None:
+        """As the page's list says, for nodes that have some."""
+        label = "gpuwarden.node-restriction.kubernetes.io/requirement-0a"
+        self.do(f"kubectl label node {NODE} {label}= other.example/kept=")
+        (command,) = typed(PAGE, "kubectl get nodes")
+        self.do(f"kubectl get nodes {command}")
+        labels = self.lab.api.get(f"{NODES}/{NODE}")["metadata"]["labels"]
+        assert label not in labels
+        assert "other.example/kept" in labels
 
     def is_enforced(self) -> bool:
         labels = self.lab.api.get("/api/v1/namespaces/default")["metadata"]["labels"]
@@ -228,6 +239,7 @@ def test_the_page_s_way_leads_out_back_and_out_without_a_trace(cluster: Cluster)
 
         installed.stop()
         cluster.walk("Before", "Part 1")
+        cluster.remove_labels()
         kept = KEPT | {f"GPUReservation {spec['gpu'].lower()}" for spec in held}
         until("only that is left", lambda: cluster.traces() - before == kept, timeout_s=PATIENCE_S)
 

@@ -1,6 +1,7 @@
 """What a demo that stays up prints to try, run as printed by a shell, and what comes of it."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 
 from sandbox.demo.control import COMMANDS
 from sandbox.demo.output import WIDTH
+from sandbox.demo.pods import WAITING
 from sandbox.install import write_launchers
 from sandbox.nvml.build import ROOT
+from tests.builders.console_commands import typed, words
 from tests.fakes.kept_demo import RunningDemo, environment, running_demo
 from tests.hang import HANG_S
 
@@ -46,6 +49,10 @@ SAYS = {
     "curl -s -H": r'"NodeNames": ?\["hopper-0"',
 }
 """What a command must have said, by its beginning."""
+
+
+OF_THE_README = {"pod.yaml": "examples/pod.yaml", "team-a/train-0": WAITING}
+"""What stands there for one's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +92,14 @@ def printed(demo: RunningDemo) -> list[str]:
     return re.sub(r"\\\n\s*", "", text).splitlines()
 
 
+def exports_of(demo: RunningDemo) -> list[str]:
+    return [line for line in printed(demo) if line.startswith("export ")]
+
+
 @pytest.fixture(scope="module")
 def tried(demo: RunningDemo, folder: Path) -> list[Tried]:
     """Each printed command in turn, as in one shell."""
-    exports = [line for line in printed(demo) if line.startswith("export ")]
+    exports = exports_of(demo)
     commands = [line for line in printed(demo) if line not in exports]
     return [
         attempt(command, exports, folder)
@@ -116,6 +127,35 @@ def test_the_list_has_every_command_of_the_sandbox(demo: RunningDemo) -> None:
     names = {x.split()[1] for x in printed(demo) if x.startswith("gpuwarden-sandbox ")}
     assert names == set(COMMANDS)
     assert {"fit", "nodes", "gpus"} <= {x.split()[1] for x in printed(demo)}
+
+
+def test_the_page_s_commands_are_of_the_list(demo: RunningDemo) -> None:
+    """What the page leaves out, `--yes`, answers a question."""
+    listed = [words(x) for x in printed(demo) if x.startswith("gpuwarden ")]
+    commands = [["gpuwarden", *words(x)] for x in typed("docs/demo.md", "gpuwarden")]
+    assert commands
+    for command in commands:
+        assert any(x[: len(command)] == command for x in listed), command
+    exports = [x.partition("=")[0] for x in typed("docs/demo.md", "export")]
+    assert exports == [x.split()[1].partition("=")[0] for x in exports_of(demo)]
+
+
+def test_the_commands_of_the_readme_end_well(
+    demo: RunningDemo, tried: list[Tried], folder: Path
+) -> None:
+    """After the others, which change what is there. That the pod waits is a finding.
+
+    `doctor` needs a cluster.
+    """
+    del tried
+    commands = [x for x in typed("README.md", "gpuwarden") if not x.startswith("doctor")]
+    found = [[OF_THE_README.get(x, x) for x in words(y)] for y in commands]
+    ends = [
+        attempt(shlex.join(("gpuwarden", *command)), exports_of(demo), folder) for command in found
+    ]
+    assert len(ends) > 3
+    wrong = [x for x in ends if x.status != (FINDING if WAITING in x.command else 0)]
+    assert wrong == []
 
 
 def test_every_command_ends_as_it_should(tried: list[Tried]) -> None:

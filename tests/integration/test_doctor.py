@@ -35,6 +35,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import audit_pb2 as audit
 from gpuwarden.wire.v1 import support_pb2 as sup
 from tests.builders.certified_log import CertifiedLog
+from tests.builders.console_commands import typed, words
 from tests.builders.doctor_facts import (
     METRICS,
     NOW,
@@ -156,6 +157,12 @@ async def test_an_installation_of_which_all_is_well(world: World) -> None:
     counts = ran.out.splitlines()[-1]
     assert counts == f"{_count()} passed, 0 warnings, 0 failed, 0 not checked"
     assert re.findall("^[A-Z].*$", ran.out, re.MULTILINE) == [one.title for one in INSTALLED]
+
+
+async def test_the_commands_of_the_page(world: World) -> None:
+    commands = [words(x) for x in typed("docs/doctor.md", "gpuwarden doctor")]
+    codes = {" ".join(x): (await world.doctor(*x)).code for x in commands}
+    assert codes == {"--pre": 3, "": 0, "--wait 5m": 0, "-o json": 0}, "installed, and sound"
 
 
 def _count() -> int:

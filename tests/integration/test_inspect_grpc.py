@@ -76,7 +76,7 @@ CLIENTS: dict[str, Client] = {
 
 def commands() -> Sequence[str]:
     """Every grpcurl command of the page."""
-    return typed("inspect-grpc.md", GRPCURL)
+    return typed("docs/inspect-grpc.md", "grpcurl")
 
 
 def shipped_names() -> tuple[str, ...]:

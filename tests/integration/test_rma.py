@@ -19,6 +19,7 @@ from sandbox.demo.stage import Stage
 from sandbox.laptop import ROOT, Laptop
 from sandbox.nodes import LEGACY, SimulatedNode, simulated_nodes
 from sandbox.nvml.models import made_uuid
+from tests.builders.console_commands import typed
 from tests.hang import HANG_S
 
 PAGE = ROOT / "docs" / "operations-rma.md"
@@ -172,4 +173,6 @@ def test_the_page_is_read_as_it_is_meant() -> None:
     assert matches("a\nx\ny\nb\n", ("a", "…", "b"))
     assert not matches("a\nb\n", ("a",))
     assert not matches("a\nc\n", ("a", "…", "b"))
-    assert len(steps()) > 8
+    commands = typed("docs/operations-rma.md", "gpuwarden")
+    assert [x.command for x in steps()] == [f"gpuwarden {x}" for x in commands]
+    assert len(commands) > 8

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tests.chart.rendering import KUBERNETES as RENDERED
+from tests.chart.tools import HELM
 from tests.e2e.lab.upstreams import (
     CONTROL_PLANE,
     NODE,
@@ -28,14 +30,30 @@ by `KUBERNETES={older} make e2e`. The node has the machine's version of cgroups,
 the plugins `errors`, `kubernetes` and `ready` alone.
 """
 
+_KUBERNETES_AND_HELM = """
+## Kubernetes and Helm
+
+| Kubernetes | what is tested |
+|---|---|
+| {whole} | everything, on a cluster with a node |
+| {older} | the control plane with made-up nodes |
+| the others of {first} to {last} | the chart's objects, by the API's schemas; none of them ran |
+
+Helm {helm} runs in all tests, and no other version does.
+"""
+
 _HARDWARE = Path(__file__).resolve().parents[2] / "hardware" / "seen.md"
 
 
 def compatibility_page() -> str:
     """The whole page."""
     rows = "".join(_row(project) for project in UPSTREAMS if project.version)
-    older = min(p.version for p in UPSTREAMS if p.module == "k8s.io/kubernetes")
-    return _HEAD + rows + _FOOT.format(older=older) + "\n" + _HARDWARE.read_text()
+    older, whole = sorted(p.version for p in UPSTREAMS if p.module == "k8s.io/kubernetes")
+    versions = _KUBERNETES_AND_HELM.format(
+        whole=whole, older=older, first=RENDERED[0], last=RENDERED[-1], helm=HELM
+    )
+    foot = _FOOT.format(older=older) + versions
+    return _HEAD + rows + foot + "\n" + _HARDWARE.read_text()
 
 
 def _row(project: Upstream) -> str:

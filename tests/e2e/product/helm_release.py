@@ -11,8 +11,10 @@ import yaml
 
 from sandbox.nvml.build import LIBRARY
 from sandbox.nvml.scenario import VARIABLE
-from tests.chart.rendering import CHART, NAMESPACE, RELEASE
+from tests.builders.console_commands import typed, words
+from tests.chart.rendering import NAMESPACE, RELEASE
 from tests.chart.tools import tools
+from tests.docs_pages.site import ROOT
 from tests.e2e.lab.build import built
 from tests.e2e.lab.cluster_spire import CLUSTER
 from tests.e2e.lab.images import Image
@@ -21,6 +23,8 @@ from tests.e2e.lab.shared_objects import shared_objects
 from tests.e2e.lab.spire_server import SpireServer
 from tests.e2e.lab.upstreams import KUBERNETES, SPIRE, SPIRE_CONTROLLER_MANAGER, upstream
 
+PAGE: Final = "docs/install.md"
+"""Its commands are what is typed here."""
 TRUST_DOMAIN: Final = "lab.acme.io"
 """Not an example's: those are refused."""
 _DRIVER: Final = "/var/lib/nvidia-driver"
@@ -96,23 +100,33 @@ class HelmRelease:
             **more,
         }
 
-    def install(self, values: Mapping[str, Any], **options: str) -> str:
-        """`helm install`; what it prints."""
-        release, namespace = options.get("release", RELEASE), options.get("namespace", NAMESPACE)
-        arguments = ("install", release, CHART, "--create-namespace")
-        return self._helm(*arguments, values=values, namespace=namespace)
+    def install(
+        self, values: Mapping[str, Any], release: str = RELEASE, namespace: str = NAMESPACE
+    ) -> str:
+        """What it prints. The page's own values are examples."""
+        (command,) = typed(PAGE, "helm install")
+        here = {RELEASE: release, NAMESPACE: namespace}
+        arguments = [
+            f"{key}={values[key]}" if is_value else here.get(key, key)
+            for key, is_value, _ in (x.partition("=") for x in words(command))
+        ]
+        return self._helm("install", *arguments, values=values)
 
     def upgrade(self, values: Mapping[str, Any]) -> str:
-        return self._helm("upgrade", RELEASE, CHART, values=values)
+        """The page's values stay; these count where they differ."""
+        (command,) = typed(PAGE, "helm upgrade")
+        return self._helm("upgrade", *words(command), values=values)
 
     def test(self) -> tuple[int, int]:
-        """`helm test`: how many checks of the doctor passed, and failed."""
-        told = self._helm("test", RELEASE, "--logs", "--timeout=6m", limit_s=_TEST_S)
+        """How many checks of the doctor passed, and failed."""
+        (command,) = typed(PAGE, "helm test")
+        told = self._helm("test", *words(command), "--logs", "--timeout=6m", limit_s=_TEST_S)
         ((passed, _, failed, _),) = _COUNTS.findall(told)
         return int(passed), int(failed)
 
     def uninstall(self, *options: str) -> str:
-        return self._helm("uninstall", RELEASE, *options)
+        (command,) = typed(PAGE, "helm uninstall")
+        return self._helm("uninstall", *words(command), *options)
 
     def register(self, told: str) -> list[str]:
         """Make the entries as the notes say; their ids."""
@@ -133,14 +147,14 @@ class HelmRelease:
 
     def _helm(
         self,
-        *arguments: object,
+        *arguments: str,
         values: Mapping[str, Any] | None = None,
-        namespace: str = NAMESPACE,
         limit_s: float = _HELM_S,
     ) -> str:
         files: Sequence[str] = ("--values", "-") if values is not None else ()
         done = subprocess.run(
-            [tools().helm, *map(str, arguments), "--namespace", namespace, *files],
+            [tools().helm, *arguments, *files],
+            cwd=ROOT,
             env={
                 **os.environ,
                 "KUBECONFIG": str(self.lab.kubeconfig),

@@ -6,6 +6,7 @@ import pytest
 
 from gpuwarden.cli.app import COMMANDS, build, program_of, run
 from gpuwarden.cli.exit_codes import MEANING, ExitCode
+from tests.builders.console_commands import typed
 from tests.unit.gpuwarden.cli.conftest import Cli, Terminal
 
 
@@ -156,6 +157,15 @@ def test_help_of_each_command_has_an_example_that_parses(cli: Cli, words: str) -
     line = example.removeprefix("source <(").removesuffix(")")
     assert line.startswith(f"gpuwarden {words}")
     build().parse_args(shlex.split(line)[1:], exit_on_error=False, print_error=False)
+
+
+def test_the_commands_of_the_page_parse() -> None:
+    page = "docs/reference/cli.md"
+    (completion,) = typed(page, "source")
+    asked = [completion.strip("<()").removeprefix("gpuwarden "), *typed(page, "gpuwarden")]
+    assert len(asked) > len(COMMANDS)
+    for line in asked:
+        build().parse_args(shlex.split(line), exit_on_error=False, print_error=False)
 
 
 def test_summaries_begin_with_a_verb() -> None:
