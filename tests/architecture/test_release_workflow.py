@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.architecture.test_names import ROOT
+from tests.hang import HANG_S
 
 FILE = ROOT / ".github/workflows/release.yml"
 TEXT = FILE.read_text()
@@ -111,7 +112,7 @@ def test_krew_finds_the_archive_that_its_manifest_names(tmp_path: Path) -> None:
             "GITHUB_REPOSITORY": "EXAMPLE/gpuwarden",
         },
         check=True,
-        timeout=60,
+        timeout=HANG_S,
     )
     made = sorted(x.name for x in (tmp_path / "dist").iterdir())
     assert made == ["gpuwarden.yaml", "kubectl-gpuwarden-1.20.3.tar.gz"]

@@ -22,6 +22,7 @@ from tests.chart.rendering import (
 )
 from tests.chart.schemas import faults, is_quantity
 from tests.chart.tools import HELM, tools
+from tests.hang import HANG_S
 
 ROOTS = ("runAsNonRoot", "runAsUser 0")
 HOST = ("hostPID", "volume spire: hostPath /run/spire/agent-sockets")
@@ -129,7 +130,7 @@ def test_what_pods_name_is_there_or_is_made_by_somebody_named(name: str) -> None
 
 def test_helm_is_the_version_that_the_page_names() -> None:
     command = (str(tools().helm), "version", "--template", "{{.Version}}")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
     assert done.stdout == f"v{HELM}"
 
 

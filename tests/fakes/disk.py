@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controller.audit.files import Disk
+from tests.hang import HANG_S
 
 
 @dataclass
@@ -37,7 +38,7 @@ class FaultyDisk(Disk):
         return super().write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
-        self.binding_webhook.wait(30)
+        self.binding_webhook.wait(HANG_S)
         self.syncs += 1
         if self.sync_errno is not None:
             raise OSError(self.sync_errno, os.strerror(self.sync_errno))

@@ -85,7 +85,7 @@ def test_a_reader_that_has_had_enough_is_no_error(fleet: FakeFleetServer) -> Non
         assert ran.stdout.readline().startswith(b"NAME")
         ran.stdout.close()
         assert ran.stderr.read() == b""
-        assert ran.wait(30) == 0
+        assert ran.wait(HANG_S) == 0
 
 
 def test_a_watch_ends_with_an_interrupt(fleet: FakeFleetServer) -> None:
@@ -102,7 +102,7 @@ def test_a_watch_ends_with_an_interrupt(fleet: FakeFleetServer) -> None:
         assert ran.stdout.readline().startswith(b"TIME      NAME")
         assert b"  gpu-a1  " in ran.stdout.readline()
         ran.send_signal(signal.SIGINT)
-        assert ran.wait(30) == 130
+        assert ran.wait(HANG_S) == 130
         assert ran.stderr.read() == b""
 
 

@@ -248,7 +248,7 @@ HEAD = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 async def test_a_slow_body_is_cut_off() -> None:
     async with serving(receive_s=0.2) as running:
         reader, writer = await raw(running.port, HEAD % 100 + b"{")
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), HANG_S)
         writer.close()
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"did not arrive within 0.2 s" in answer
@@ -258,7 +258,7 @@ async def test_a_slow_body_is_cut_off() -> None:
 async def test_slow_headers_are_cut_off() -> None:
     async with serving(head_s=0.2) as running:
         reader, writer = await raw(running.port, b"POST /filter HTTP/1.1\r\nHost: ")
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), HANG_S) == b""
         writer.close()
 
 
@@ -388,7 +388,7 @@ async def test_a_body_with_broken_chunks_is_refused_and_no_error_of_ours(
 
 async def _all(reader: asyncio.StreamReader) -> bytes:
     try:
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), HANG_S)
     except ConnectionResetError:
         return b""
 

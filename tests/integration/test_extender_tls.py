@@ -463,7 +463,7 @@ async def test_a_client_that_says_nothing_after_its_handshake_is_ended(tmp_path:
             server_hostname="localhost",
         )
         with suppress(OSError):
-            assert await asyncio.wait_for(reader.read(), 20) == b""
+            assert await asyncio.wait_for(reader.read(), HANG_S) == b""
         writer.close()
         assert tls.measurements.cuts == [ConnectionEnd.NO_REQUEST]
 

@@ -21,6 +21,7 @@ from controller.web.server import INSECURE_HEADER
 from sandbox.spiffe.ca import InsecureCa
 from tests.fakes.eventually import eventually
 from tests.fakes.http_api import BODY, GPUS, ApiWorld, api_world
+from tests.hang import HANG_S
 
 FILE = Path(__file__).resolve().parents[2] / "docs/reference/openapi.json"
 DOCUMENT = json.loads(FILE.read_text())
@@ -237,7 +238,7 @@ async def test_whoever_waits_for_a_page_gets_one_of_when_it_is_made(tmp_path: Pa
 
         def __iter__(self) -> Iterator[str]:
             begun.set()
-            go_on.wait(20)
+            go_on.wait(HANG_S)
             return super().__iter__()
 
     async with api_world(tmp_path, pages_at_once=1) as world:

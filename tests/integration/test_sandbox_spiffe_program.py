@@ -14,6 +14,7 @@ from gpuwarden.identity.svid import exactly
 from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.identity.watchdog import Limits
 from sandbox.spiffe.control import ControlError, ask
+from tests.hang import HANG_S
 
 AGENT = "spiffe://sandbox.test/gpuwarden/agent/node-a"
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +39,7 @@ def served(tmp_path: Path) -> Iterator[Path]:
         assert process.stdout.readline() == "ready\n"
         yield tmp_path
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(HANG_S) == 0
         assert "INSECURE: throwaway SPIFFE trust domain sandbox.test" in process.stderr.read()
     assert list(tmp_path.iterdir()) == []
 
@@ -54,18 +55,18 @@ def test_a_workload_is_served_rotated_and_denied_from_another_process(served: Pa
     svid_watcher.subscribe(changed.set)
     control = served / "control.sock"
     with svid_watcher:
-        assert changed.wait(20)
+        assert changed.wait(HANG_S)
         for act in ("rotate", "rotate-ca", "retire-ca"):
             changed.clear()
             ask(control, act)
-            assert changed.wait(20), act
+            assert changed.wait(HANG_S), act
         changed.clear()
         ask(control, "fault", name="a", fault="denied")
-        assert changed.wait(20)
+        assert changed.wait(HANG_S)
         assert svid_watcher.current() is None
         changed.clear()
         ask(control, "fault", fault="none")
-        assert changed.wait(20)
+        assert changed.wait(HANG_S)
         assert svid_watcher.current() is not None
 
 

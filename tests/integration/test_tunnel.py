@@ -173,7 +173,7 @@ async def test_no_byte_reaches_a_server_that_is_not_the_expected_one(
         assert await refused(tunnel) is failure
         assert told in str(tunnel.last_error)
         if failure is DialFailure.WRONG_IDENTITY:
-            await asyncio.wait_for(impostor.ended.wait(), 10)
+            await asyncio.wait_for(impostor.ended.wait(), HANG_S)
     assert impostor.received == b""
 
 

@@ -166,7 +166,7 @@ class FakeStore:
 
     def keep(self, state: AgentState) -> None:
         if self.hang is not None:
-            self.hang.wait(5)
+            self.hang.wait(HANG_S)
         if self.fault is not None:
             raise self.fault
         self.kept.append(state)
@@ -234,7 +234,7 @@ def test_a_detached_call_may_outlive_its_loop() -> None:
     go_on, done = threading.Event(), threading.Event()
 
     def late() -> None:
-        go_on.wait(5)
+        go_on.wait(HANG_S)
         done.set()
 
     async def ask() -> None:
@@ -243,4 +243,4 @@ def test_a_detached_call_may_outlive_its_loop() -> None:
 
     asyncio.run(ask())
     go_on.set()
-    assert done.wait(5)
+    assert done.wait(HANG_S)

@@ -1,6 +1,7 @@
 import asyncio
 
 from controller.app import Supervisor
+from tests.hang import HANG_S
 
 
 async def test_a_task_that_fails_or_returns_is_a_fault() -> None:
@@ -21,7 +22,7 @@ async def test_a_task_that_fails_or_returns_is_a_fault() -> None:
     supervisor = Supervisor(fault)
     supervisor.watch("fails", fails())
     supervisor.watch("returns", returns())
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), HANG_S)
     by_name = dict(faults)
     assert isinstance(by_name["fails"], RuntimeError)
     assert by_name["returns"] is None

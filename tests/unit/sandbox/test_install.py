@@ -76,7 +76,7 @@ def install(folder: Path, digest: str) -> subprocess.CompletedProcess[str]:
         env={"PATH": os.defpath, "HOME": str(folder), **settings},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
 

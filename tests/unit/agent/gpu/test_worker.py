@@ -160,7 +160,7 @@ def test_a_result_for_a_loop_that_is_gone_is_dropped() -> None:
         asyncio.run(thread.run(work))
     release.set()
     thread.close()
-    assert done.wait(5)
+    assert done.wait(HANG_S)
 
 
 def test_what_the_binding_does_not_know_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

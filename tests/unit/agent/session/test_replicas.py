@@ -93,7 +93,7 @@ async def test_a_hanging_look_up_is_left_alone_and_not_repeated() -> None:
 
     def hang(host: str, _port: int) -> Sequence[tuple[int, str]]:
         asked.append(host)
-        go_on.wait(10)
+        go_on.wait(HANG_S)
         return [(V4, "10.0.0.1")]
 
     resolver = SystemResolver(hang, deadline_s=0.02)
@@ -357,7 +357,7 @@ async def test_what_one_replica_holds_needs_no_keeping(cluster: Cluster) -> None
         await cluster.accepted(ONE, TWO)
         replicas.send_notice(xid())
         assert await cluster.kept.get() == (xid(),)
-        assert await asyncio.wait_for(cluster.kept.get(), 10) == ()
+        assert await asyncio.wait_for(cluster.kept.get(), HANG_S) == ()
 
 
 async def test_a_replica_that_comes_later_hears_what_nobody_holds(cluster: Cluster) -> None:

@@ -23,6 +23,7 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.telemetry import names
 from tests.builders.archived_evidence import archived_evidence
 from tests.builders.audit_bench import ACCEPTED, IDENTITY, Bench, until
+from tests.hang import HANG_S
 
 DAY_MS = 86_400_000
 ONE = archived_evidence()
@@ -304,7 +305,7 @@ def test_too_much_that_waits_is_lost(folder: Path) -> None:
         """Takes its time to be encoded."""
 
         def encoded(self) -> bytes:
-            slow.wait(20)
+            slow.wait(HANG_S)
             return b"{}"
 
     def held(size: int) -> ArchivedEvidence:

@@ -26,6 +26,7 @@ from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.audit_bench import ACCEPTED, FILTER, IDENTITY, ROUND, STATE, Bench, until
 from tests.builders.audit_log import log
+from tests.hang import HANG_S
 
 # --- The log as the controller uses it: a real thread, real files, a disk that fails on command
 
@@ -620,7 +621,7 @@ def test_copy_that_broke_off_does_not_spoil_the_next_line() -> None:
 
     copies = Copies(writer, count)
     copies.put(b"x" * (1 << 20) + b"\n", 1)
-    assert losing.wait(10)
+    assert losing.wait(HANG_S)
     os.read(reader, 1 << 14)
     copies.put(b"next\n", 1)
     copies.put(b"after\n", 1)

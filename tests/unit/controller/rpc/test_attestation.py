@@ -172,7 +172,7 @@ async def test_a_cancelled_call_leaves_its_read_alone_and_nothing_else() -> None
     bench = Bench()
     bench.hello()
     running = asyncio.create_task(bench.session.run())
-    await asyncio.wait_for(bench.context.wrote.wait(), 5)
+    await asyncio.wait_for(bench.context.wrote.wait(), HANG_S)
     while bench.context.reading < 2:  # noqa: ASYNC110 - a few turns of the loop
         await asyncio.sleep(0)
     running.cancel()

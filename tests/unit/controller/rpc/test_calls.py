@@ -106,7 +106,7 @@ LONG_S = 3600.0
 
 
 async def test_time_wakes() -> None:
-    await asyncio.wait_for(Wakeup().wait(0.0), 5)
+    await asyncio.wait_for(Wakeup().wait(0.0), HANG_S)
 
 
 async def test_a_ring_wakes_and_only_once() -> None:
@@ -151,7 +151,7 @@ async def test_who_stops_waiting_leaves_nothing_that_rings() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     wakeup.ring()
-    await asyncio.wait_for(wakeup.wait(0.0), 5)
+    await asyncio.wait_for(wakeup.wait(0.0), HANG_S)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from gpuwarden.identity.workload_api import WorkloadApiDeniedError, WorkloadApiE
 from sandbox.spiffe.ca import InsecureCa
 from tests.fakes.clock import FakeClock
 from tests.fakes.workload_api import Answer, FakeWorkloadApi
+from tests.hang import HANG_S
 
 AGENT = "spiffe://example.org/gpuwarden/agent/node-a"
 OTHER = "spiffe://example.org/other"
@@ -297,7 +298,7 @@ def test_the_thread_is_optional_and_close_ends_the_watch() -> None:
     ready = threading.Event()
     stage.svid_watcher.subscribe(ready.set)
     with stage.svid_watcher:
-        assert ready.wait(10)
+        assert ready.wait(HANG_S)
     assert stage.api.open_watches == []
 
 
@@ -306,7 +307,7 @@ def test_an_update_is_taken_when_it_comes_and_not_at_the_next_tick() -> None:
     changed = threading.Event()
     stage.svid_watcher.subscribe(changed.set)
     with stage.svid_watcher:
-        assert changed.wait(10)
+        assert changed.wait(HANG_S)
         changed.clear()
         stage.api.watches[0].update(stage.offer())
         assert changed.wait(Limits().tick / 2)

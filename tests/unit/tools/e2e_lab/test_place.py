@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.e2e.lab.place import free_port
+from tests.hang import HANG_S
 
 HOST = "127.0.0.1"
 TAKES = """
@@ -27,7 +28,7 @@ def test_a_port_that_is_given_is_not_given_again_while_its_process_lives() -> No
         with pytest.raises(OSError, match=f"no free port of {port} to {port} "):
             free_port(HOST, just_that)
         other.stdin.close()
-        other.wait(60)
+        other.wait(HANG_S)
         assert free_port(HOST, just_that) == port
         with pytest.raises(OSError, match="no free port"):
             free_port(HOST, just_that)
