@@ -247,6 +247,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
         " texts that others wrote. manifest.json in it lists what is there, what is missing and"
         " why, and what was withheld.",
     ),
+    "score": Command(
+        "score:score",
+        "Run gpuwarden-score, which learns and scores how well GPU types suit jobs.",
+        "gpuwarden score replay pai_task_table.csv --plot regret.svg",
+        "It is in the package with the extra `controller`, not in the command line alone.",
+    ),
     "config print": Command(
         "config:print_",
         "Print every effective value and where it comes from.",

@@ -171,6 +171,6 @@ def test_the_commands_of_the_page_parse() -> None:
 def test_summaries_begin_with_a_verb() -> None:
     verbs = {command.summary.partition(" ")[0] for command in COMMANDS.values()}
     assert verbs <= {
-        *("List", "Show", "Explain", "Print", "Check", "Collect"),
+        *("List", "Show", "Explain", "Print", "Check", "Collect", "Run"),
         *("Accept", "Quarantine", "Release", "Replay", "Verify", "Prove"),
     }
