@@ -3,6 +3,7 @@
 The package's version and hashes stand in requirements/go.txt. Nothing is compiled here.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -34,7 +35,7 @@ def go_version(go: Path) -> str:
     """For example `1.26.8`, of the toolchain itself and not one that it would fetch."""
     done = subprocess.run(
         [go, "version"],
-        env={"GOTOOLCHAIN": "local", "HOME": "/nonexistent"},
+        env={"GOTOOLCHAIN": "local", "HOME": os.devnull},
         capture_output=True,
         text=True,
         timeout=HANG_S,
