@@ -408,6 +408,7 @@ OTHERWISE: Final = {
     "runtime-class": "failed",
     "scheduler-configuration": "not checked",
     "scheduler-runs": "not checked",
+    "scorer": "not checked",
     "spire-entries": "not checked",
     "spire-policy": "not checked",
     "spire-server": "warning",
