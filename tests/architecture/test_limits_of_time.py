@@ -11,7 +11,7 @@ import pytest
 
 from tests.architecture.test_names import ROOT
 
-ELSEWHERE = ("bench", "contracts", "e2e", "soak")
+ELSEWHERE = ("bench", "contracts", "e2e", "hardware", "soak")
 """Contracts try the product's own short limits; the others wait for whole programs."""
 A_LIMIT_S = 1.0
 DEFAULT_S = 600
@@ -38,6 +38,8 @@ def _told(name: str, call: ast.Call) -> list[ast.expr]:
         return call.args[:1]
     if name in RUNS:
         return by_name
+    if name.endswith(("until", ".event")):
+        return [x.value for x in call.keywords if x.arg == "timeout_s"]
     if name.endswith((".wait", ".communicate")):
         return by_name + call.args[:1]
     return []
@@ -75,6 +77,7 @@ def test_no_test_has_a_limit_of_its_own() -> None:
         ("asyncio.timeout(20)", [20]),
         ("subprocess.run(['x'], timeout=60)", [60]),
         ("done.wait(10)", [10]),
+        ("await program.event('x', timeout_s=20)", [20]),
         ("process.communicate(timeout=50)", [50]),
         ("done.wait(HANG_S)", []),
         ("settings(timeout=5)", []),

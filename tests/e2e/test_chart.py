@@ -61,6 +61,8 @@ MOST_FAULTS = 20
 CHANGE_S = 600
 """A new scheduler waits for its Secret, and kubelet looks after up to two minutes."""
 ADMITTED = 200
+MANAGED = {"mode": "self-managed", "caBundle": ""}
+"""As docs/certificates.md sets it: an upgrade keeps the values of before."""
 ENFORCED = {"gpuwarden.dev/enforce": "true"}
 SCORER_VOLUME = "data-gpuwarden-score-0"
 WITH_SCORER = {"hints": {"scorer": {"enabled": True}}}
@@ -491,15 +493,15 @@ def test_a_change_to_managed_certificates_under_load_refuses_nobody(world: World
     world.team()
     world.started("holder")
     with pytest.raises(HelmError, match=r"certificates\.servePrevious: false, expected true"):
-        world.upgrade(certificates={"mode": "self-managed"})
-    changing = {"mode": "self-managed", "servePrevious": True}
+        world.upgrade(certificates=MANAGED)
+    changing = {**MANAGED, "servePrevious": True}
     with pytest.raises(HelmError, match=f"Secret {CLIENT}: there is one of an earlier time"):
         world.upgrade(certificates=changing)
     world.cluster.kubectl("delete", "secret", CLIENT)
     load, admissions = Load(world.pods), Admissions(world.pods)
     load.goes_on(1)
     schedulers = world.uids("scheduler")
-    for certificates in (changing, {"mode": "self-managed"}):
+    for certificates in (changing, {**MANAGED, "servePrevious": False}):
         controllers = world.uids("controller")
         world.upgrade(certificates=certificates)
         until(

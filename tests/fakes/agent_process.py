@@ -78,7 +78,7 @@ class AgentWorld:
             },
             log=self.folder / "agent.log",
         )
-        self.listening = await self.program.event("agent.listening", timeout_s=20)
+        self.listening = await self.program.event("agent.listening", timeout_s=HANG_S)
         self.ops = self.listening["ops"]
         return self.program
 

@@ -113,7 +113,7 @@ async def _play(laptop: Laptop) -> tuple[dict[Process, str], set[str]]:
     [node] = [node for node in simulated_nodes() if node.name == LEGACY]
     await laptop.start_controller((LEGACY,))
     await laptop.start_agent(node)
-    listening = await laptop.programs[LEGACY].event("agent.listening", timeout_s=20)
+    listening = await laptop.programs[LEGACY].event("agent.listening", timeout_s=HANG_S)
     ops = {Process.CONTROLLER: laptop.addresses.ops, Process.AGENT: listening["ops"]}
     for address in ops.values():
         await _until(address, "/readyz", lambda status, _: status == 200, "ready")

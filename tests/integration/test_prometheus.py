@@ -137,7 +137,7 @@ async def _watch(folder: Path, prometheus: str, collector: str) -> Answers:
         Dcgm.uuids = tuple(x.uuid for x in node.scenario.gpus)
         await laptop.start_controller((LEGACY, GHOST))
         await laptop.start_agent(node)
-        listening = await laptop.programs[LEGACY].event("agent.listening", timeout_s=20)
+        listening = await laptop.programs[LEGACY].event("agent.listening", timeout_s=HANG_S)
         targets = {
             "gpuwarden-controller": (laptop.addresses.ops, "/metrics"),
             "gpuwarden-fleet": (laptop.addresses.ops, "/metrics/fleet"),

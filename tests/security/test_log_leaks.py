@@ -298,7 +298,9 @@ def _failed_updates(metrics: str) -> float:
 
 async def test_controller_and_agent_let_no_secret_out(cluster: Cluster) -> None:
     add_keys(cluster.search, cluster.laptop.workload_api)
-    node = await cluster.stage.until(LEGACY, lambda node: node.state == "eligible", timeout_s=30)
+    node = await cluster.stage.until(
+        LEGACY, lambda node: node.state == "eligible", timeout_s=HANG_S
+    )
     assert node.state == "eligible"
     await misbehave(cluster)
     await schedule(cluster)

@@ -77,7 +77,7 @@ def test_the_process_ends_when_its_parent_is_gone_without_a_word() -> None:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
     try:
-        until("the process has ended", lambda: not is_alive(pid), timeout_s=60)
+        until("the process has ended", lambda: not is_alive(pid), timeout_s=HANG_S)
     finally:
         if is_alive(pid):
             os.kill(pid, signal.SIGKILL)
