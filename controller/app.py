@@ -3,12 +3,14 @@
 Start: audit log, store, SVID, then the listeners, the agents' last, so that whoever can reach this
 process finds everything behind it. Drain, within 5 s of SIGTERM and in this order:
 
-1. report it (`/readyz`, health), take no new calls or connections;
-2. end streams and watches with a clear status, let running answers end;
-3. deliver what still is to be exported, for 10 s more at most;
-4. stop what runs by itself;
-5. write what the audit log still holds, and its `log.stop`;
-6. send log records and spans that still wait to an OpenTelemetry collector, and close the rest.
+1. report it (`/readyz`, health), and let each connection of the scheduler, the API server and the
+   HTTP API end with its next answer, for 1 s at most;
+2. take no new calls or connections;
+3. end streams and watches with a clear status, let running answers end;
+4. deliver what still is to be exported, for 10 s more at most;
+5. stop what runs by itself;
+6. write what the audit log still holds, and its `log.stop`;
+7. send log records and spans that still wait to an OpenTelemetry collector, and close the rest.
 
 Must not decide anything about evidence or pods.
 """
@@ -80,6 +82,8 @@ class Tempo:
     policy_look_s: float = 2.0
     store_look_s: float = RECONCILE_SECONDS
     first_svid_s: float = 3.0
+    leave_s: float = 1.0
+    """For clients that keep connections, to go to another replica before this one closes them."""
 
 
 class StartError(Exception):
@@ -299,6 +303,7 @@ class _Controller:
         self._drained = True
         parts = self._parts
         parts.conditions.state.draining = True
+        await self._listeners.leave(self._tempo.leave_s)
         closing = self._listeners.close(_GRACE_SECONDS)
         await asyncio.sleep(0)  # lets the listeners close before the streams end
         parts.fleet.drain()

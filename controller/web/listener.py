@@ -10,6 +10,7 @@ import logging
 import math
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -292,6 +293,8 @@ class HttpServer:
             auto_decompress=False,
         )
         self._server: asyncio.Server | None = None
+        self._leaving: asyncio.Event | None = None
+        """Set when no connection is left; None before `leave`."""
 
     def __len__(self) -> int:
         """How many connections are open."""
@@ -343,6 +346,19 @@ class HttpServer:
         if self.clients is not None:
             found.append(self.clients.warning(self._now()))
         return tuple(f"{self.name}: {text}" for text in found if text is not None)
+
+    async def leave(self, within_s: float) -> None:
+        """Answer on, and end each connection with its next answer (RFC 9112 section 9.6).
+
+        A client that keeps connections goes elsewhere with its next request, and loses none: one
+        that is on its way while this side closes an idle connection has no answer. Ends when no
+        connection is left, at the latest after `within_s`.
+        """
+        self._leaving = asyncio.Event()
+        if len(self._connections):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self._leaving.wait()
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Stop listening, let running answers end within `grace_s`, then close everything."""
@@ -418,6 +434,8 @@ class HttpServer:
     def forget(self, connection: _Connection) -> None:
         """It has ended."""
         self._connections.remove(connection)
+        if self._leaving is not None and not len(self._connections):
+            self._leaving.set()
 
     def bind(self, connection: _Connection) -> asyncio.Protocol:
         """Aiohttp's protocol for it."""
@@ -438,9 +456,18 @@ class HttpServer:
             return await handler(request)
         self._connections.move(connection, Phase.BUSY, self._time())
         try:
-            return await handler(request)
+            answer = await handler(request)
+        except web.HTTPException as found:
+            self._end_with(found)
+            raise
         finally:
             self._connections.move(connection, Phase.IDLE, self._time())
+        self._end_with(answer)
+        return answer
+
+    def _end_with(self, answer: web.StreamResponse) -> None:
+        if self._leaving is not None:
+            answer.force_close()
 
     # --- deadlines
 

@@ -208,12 +208,19 @@ class Listeners:
         for server in self._rpc:
             await set_serving(server, ready=ready)
 
+    async def leave(self, within_s: float) -> None:
+        """Send the clients of extender, webhooks and HTTP API elsewhere; those answer on."""
+        await asyncio.gather(*(one.leave(within_s) for one in self._to_leave()))
+
     def close(self, grace_s: float) -> Sequence[asyncio.Future[None]]:
         """Begin to close all but the port of the probes; running answers may end in time."""
         closing = [one.stop(grace_s) for one in self._rpc]
-        others = (self._extender, self._admission, self._api)
-        closing.extend(one.stop(grace_s) for one in others if one is not None)
+        closing.extend(one.stop(grace_s) for one in self._to_leave())
         return [asyncio.ensure_future(one) for one in closing]
+
+    def _to_leave(self) -> tuple[HttpServer, ...]:
+        """All that speak HTTP but the port of the probes."""
+        return tuple(one for one in self._http if one is not self._ops)
 
     async def close_ops(self) -> None:
         """Close the port of the probes."""

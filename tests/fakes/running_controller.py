@@ -161,6 +161,7 @@ async def running_controller(
     *,
     exchange: Any = None,
     stop: asyncio.Event | None = None,
+    leave_s: float = 0.05,
     **changes: Any,
 ) -> AsyncIterator[RunningController]:
     """Settings as keywords, `__` for the dot. With an `exchange` it has the Kubernetes API."""
@@ -184,7 +185,7 @@ async def running_controller(
                 announce=announce,
                 stop=stop,
                 clock=clock,
-                tempo=Tempo(tick_s=0.02, policy_look_s=0.02, first_svid_s=0.5),
+                tempo=Tempo(tick_s=0.02, policy_look_s=0.02, first_svid_s=0.5, leave_s=leave_s),
             )
         )
         waiting = asyncio.create_task(listening.wait())
