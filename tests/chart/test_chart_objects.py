@@ -36,6 +36,7 @@ from tests.deploy.manifests import objects as deployed
 from tests.e2e.lab.upstreams import SPIRE, SPIRE_CONTROLLER_MANAGER, upstream
 
 AGENT_POD = "DaemonSet/gpuwarden-agent"
+UNLESS_OFF = {"key": "gpuwarden.dev/agent", "operator": "NotIn", "values": ["off"]}
 CONTROLLER_POD = "StatefulSet/gpuwarden-controller"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 SPIRE_API = ("spire.spiffe.io/v1alpha1",)
@@ -174,7 +175,15 @@ def test_agents_go_where_feature_discovery_sees_a_gpu(label: str) -> None:
     affinity = pods(rendered("default"))[AGENT_POD]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     found = [x["matchExpressions"] for x in terms]
-    assert [{"key": label, "operator": "In", "values": ["true"]}] in found
+    assert [{"key": label, "operator": "In", "values": ["true"]}, UNLESS_OFF] in found
+
+
+@pytest.mark.parametrize("changes", [{}, {"evaluation": {"enabled": True}}], ids=["", "evaluation"])
+def test_a_label_takes_the_agent_off_a_node(changes: Object) -> None:
+    affinity = pods(chart(**changes))[AGENT_POD]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms
+    assert all(UNLESS_OFF in x["matchExpressions"] for x in terms)
 
 
 # --- values of the charts that people come from
@@ -244,7 +253,8 @@ def test_an_evaluation_says_so_and_asks_for_no_gpu() -> None:
     (container,) = spec["containers"]
     assert container["image"] == "gpuwarden-agent-evaluation:0.1.0"
     assert [x["name"] for x in container["env"]] == ["NODE_NAME"]
-    assert {"runtimeClassName", "affinity"} & spec.keys() == set()
+    assert "runtimeClassName" not in spec
+    assert "nvidia.com" not in json.dumps(spec["affinity"])
     for labels in (agents["metadata"], agents["spec"]["template"]["metadata"]):
         assert labels["labels"]["gpuwarden.dev/evaluation"] == "true"
     (job,) = [x for x in objects(found, "Job") if x["metadata"]["name"].endswith("-labels")]

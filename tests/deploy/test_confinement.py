@@ -97,6 +97,19 @@ SETTINGS = (
         "GPU nodes only",
     ),
     agent(
+        f"{POD}/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution",
+        {
+            "nodeSelectorTerms": [
+                {
+                    "matchExpressions": [
+                        {"key": "gpuwarden.dev/agent", "operator": "NotIn", "values": ["off"]}
+                    ]
+                }
+            ]
+        },
+        "a driver is exchanged while no agent has its devices open",
+    ),
+    agent(
         "spec/updateStrategy",
         {"rollingUpdate": {"maxUnavailable": "10%", "maxSurge": 0}},
         "never two agents for one node",
@@ -220,7 +233,14 @@ PRODUCT = {*ALWAYS, "enableServiceLinks", "terminationGracePeriodSeconds"}
         (
             "DaemonSet",
             "gpuwarden-agent",
-            {*PRODUCT, "automountServiceAccountToken", "hostPID", "nodeSelector", "tolerations"},
+            {
+                *PRODUCT,
+                "affinity",
+                "automountServiceAccountToken",
+                "hostPID",
+                "nodeSelector",
+                "tolerations",
+            },
         ),
         (
             "StatefulSet",

@@ -170,6 +170,16 @@ def test_one_command_later_a_managed_pod_has_its_gpu(world: World) -> None:
     assert found["metadata"]["annotations"]["gpuwarden.dev/guarantee-given"] == "node"
 
 
+def test_a_label_takes_the_agent_off_its_node(world: World) -> None:
+    """As docs/upgrades.md exchanges a driver."""
+    node, kubectl = world.cluster.lab.node.name, world.cluster.kubectl
+    kubectl("label", "node", node, "gpuwarden.dev/agent=off")
+    until("the agent has left", lambda: not world.cluster.pods("agent"), timeout_s=START_S)
+    kubectl("label", "node", node, "gpuwarden.dev/agent-")
+    until("the agent is back", lambda: world.cluster.pods("agent"), timeout_s=START_S)
+    world.verified()
+
+
 def asked(world: World, path: str, body: Document | None = None) -> Document:
     """What the scorer answers behind its Service."""
     port = "ops" if body is None else "http"
