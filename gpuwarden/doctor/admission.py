@@ -79,11 +79,12 @@ def webhooks_are_registered(facts: Facts) -> Verdict:
         return warned(
             "none, and the controller serves none: nodes are filtered, and no pod is promised GPUs",
             "the webhooks, unless you mean it",
-            _APPLY,
+            facts.reapply(_APPLY, "webhooks.enabled=true"),
         )
     wrong = list(_wrong_webhooks(facts))
     if wrong:
-        return failed("; ".join(wrong), "the webhooks of components/admission", _APPLY)
+        expected = "the webhooks as gpuwarden installs them"
+        return failed("; ".join(wrong), expected, facts.reapply(_APPLY))
     others = set().union(*map(_excluded, _webhooks(facts))) - INFRASTRUCTURE - {facts.namespace}
     if others:
         return warned(
@@ -294,7 +295,7 @@ def a_pod_is_mutated(facts: Facts) -> Verdict:
     return failed(
         f"the pod was admitted without {_VARIABLE}",
         "a pod that gpuwarden has patched",
-        _APPLY,
+        facts.reapply(_APPLY),
     )
 
 
@@ -310,7 +311,7 @@ def a_wrong_pod_is_refused(facts: Facts) -> Verdict:
     if found.status >= _ERRORS:
         return _refused(facts, found, f"a refusal with {ReasonCode.REQ_INVALID}")
     seen = "a pod was admitted whose requirement cannot be read"
-    return failed(seen, f"a refusal with {ReasonCode.REQ_INVALID}", _APPLY)
+    return failed(seen, f"a refusal with {ReasonCode.REQ_INVALID}", facts.reapply(_APPLY))
 
 
 _ERRORS: Final = 400

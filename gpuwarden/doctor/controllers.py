@@ -28,7 +28,7 @@ def controllers_run(facts: Facts) -> Verdict:
         return failed(
             f"no StatefulSet {CONTROLLERS} in {facts.namespace}",
             "two replicas or more",
-            "kubectl apply -k OVERLAY",
+            facts.reapply("kubectl apply -k OVERLAY"),
         )
     wanted = found["spec"].get("replicas", 1)
     ready = (found.get("status") or {}).get("readyReplicas", 0)
@@ -37,7 +37,10 @@ def controllers_run(facts: Facts) -> Verdict:
         command = f"kubectl -n {facts.namespace} describe statefulset {CONTROLLERS}"
         return failed(of, "every replica ready", command)
     if wanted == 1:
-        command = f"kubectl -n {facts.namespace} scale statefulset {CONTROLLERS} --replicas=2"
+        command = facts.reapply(
+            f"kubectl -n {facts.namespace} scale statefulset {CONTROLLERS} --replicas=2",
+            "controller.replicas=2",
+        )
         expected = "two or more: while one is down nothing is created in enforced namespaces"
         return warned(of, expected, command)
     return passed(of)
@@ -126,8 +129,11 @@ def enforcement_is_on(facts: Facts) -> Verdict:
         return warned(
             "report: everything is judged, nothing is refused",
             "enforcement: namespaces",
-            f"kubectl -n {facts.namespace} set env statefulset/{CONTROLLERS}"
-            " GPUWARDEN_ENFORCEMENT-",
+            facts.reapply(
+                f"kubectl -n {facts.namespace} set env statefulset/{CONTROLLERS}"
+                " GPUWARDEN_ENFORCEMENT-",
+                "enforcement=namespaces",
+            ),
         )
     return passed(status.enforcement)
 
@@ -138,7 +144,7 @@ def gpus_are_real(facts: Facts) -> Verdict:
         return warned(
             "an evaluation: GPUs may be made up, and every node has level none",
             "evaluation.enabled: false, wherever anybody relies on an answer",
-            f"helm uninstall gpuwarden --namespace {facts.namespace}",
+            f"helm uninstall {facts.release or 'gpuwarden'} --namespace {facts.namespace}",
         )
     return passed("no evaluation")
 

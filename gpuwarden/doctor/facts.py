@@ -45,7 +45,11 @@ SCORER: Final = "gpuwarden-score"
 API_SILENT: Final = "the Kubernetes API does not answer"
 CONTROLLER_SILENT: Final = "no controller answers you"
 
+CHART: Final = "deploy/helm/gpuwarden"
+
 _ADMISSION: Final = "admissionregistration.k8s.io"
+_RELEASE: Final = "meta.helm.sh/release-name"
+"""Helm's annotation of what it has installed."""
 
 
 class UnknownError(Exception):
@@ -308,8 +312,7 @@ class Facts:
 
     def all(self, collection: Collection) -> tuple[Object, ...]:
         """The objects of a collection; raises UnknownError."""
-        unread: Fact[tuple[Object, ...]] = Fact()
-        return self.objects.get(collection, unread).get()
+        return self.objects.get(collection, _UNREAD).get()
 
     def named(self, collection: Collection, name: str) -> Object | None:
         """One object; of several namespaces that of gpuwarden's. Raises UnknownError."""
@@ -317,6 +320,35 @@ class Facts:
             if name_of(one) == name and one["metadata"].get("namespace") in {None, self.namespace}:
                 return one
         return None
+
+    @property
+    def release(self) -> str:
+        """Name of the Helm release; empty where something else has installed gpuwarden."""
+        for collection, name in _WORKLOADS:
+            if self.objects.get(collection, _UNREAD).value is None:
+                continue
+            one = self.named(collection, name)
+            if one is not None:
+                return str((one["metadata"].get("annotations") or {}).get(_RELEASE, ""))
+        return ""
+
+    def reapply(self, command: str, *values: str) -> str:
+        """`command`, which applies gpuwarden's objects again; Helm's where Helm has installed them.
+
+        `values`: what the chart needs for it, as `--set` takes them.
+        """
+        if not self.release:
+            return command
+        upgrade = f"helm upgrade {self.release} {CHART} --namespace {self.namespace}"
+        return " --set ".join((f"{upgrade} --reset-then-reuse-values", *values))
+
+
+_UNREAD: Final[Fact[tuple[Object, ...]]] = Fact()
+_WORKLOADS: Final = (
+    (STATEFUL_SETS, CONTROLLERS),
+    (DAEMON_SETS, AGENTS),
+    (DEPLOYMENTS, SCHEDULER),
+)
 
 
 def name_of(found: Object) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, passed, warned
 from gpuwarden.doctor.facts import (
     AGENTS,
+    CHART,
     CONTROLLERS,
     DAEMON_SETS,
     DEFINITIONS,
@@ -159,7 +160,10 @@ def namespace_is_there(facts: Facts) -> Verdict:
                 return failed("it is being deleted", "a namespace that stays", command)
             return passed(facts.namespace)
     return failed(
-        f"no namespace {facts.namespace}", "gpuwarden's namespace", "kubectl apply -k OVERLAY"
+        f"no namespace {facts.namespace}",
+        "gpuwarden's namespace",
+        f"helm install gpuwarden {CHART} --namespace {facts.namespace} --create-namespace"
+        " --set trustDomain=TRUST_DOMAIN --set clusterName=CLUSTER_NAME",
     )
 
 
@@ -180,7 +184,7 @@ def definitions_are_established(facts: Facts) -> Verdict:
             wrong.append(f"{name} is not stored as v1alpha1")
     if wrong:
         expected = "four, established, stored as v1alpha1"
-        return failed("; ".join(wrong), expected, "kubectl apply -k OVERLAY")
+        return failed("; ".join(wrong), expected, facts.reapply("kubectl apply -k OVERLAY"))
     return passed(f"{len(found)} in version v1alpha1")
 
 

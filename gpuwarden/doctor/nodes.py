@@ -1,6 +1,6 @@
 """Checks of GPU nodes: agents, evidence, clocks, drivers, and what gives pods their GPUs. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gpuwarden.counted import counted
@@ -12,6 +12,7 @@ from gpuwarden.doctor.facts import (
     OPERATOR_POLICIES,
     PODS,
     RUNTIME_CLASSES,
+    Fact,
     Facts,
     Object,
     labels_of,
@@ -25,6 +26,12 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 PRESENT: Final = "nvidia.com/gpu.present"
 TAINT: Final = "gpuwarden.dev/managed"
+DISCOVERED: Final = (
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
+)
+"""Labels of node-feature-discovery for NVIDIA's devices: the chart's agents go by them, too."""
 _RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/mig-")
 _SHARING: Final = "nvidia.com/gpu.sharing-strategy"
 _UNSHARED: Final = frozenset({"", "none"})
@@ -51,8 +58,49 @@ _TOOLKIT_IMAGES: Final = ("container-toolkit",)
 def gpu_nodes(facts: Facts) -> tuple[Object, ...]:
     """Nodes with GPUs, by label or by what kubelet offers; raises UnknownError."""
     return tuple(
-        one for one in facts.all(NODES) if labels_of(one).get(PRESENT) == "true" or _offers(one)
+        one
+        for one in facts.all(NODES)
+        if labels_of(one).get(PRESENT) == "true"
+        or _offers(one)
+        or (_is_discovered(one) and _is_for_agents(facts, one))
     )
+
+
+def _is_discovered(node: Object) -> bool:
+    return any(labels_of(node).get(label) == "true" for label in DISCOVERED)
+
+
+def _is_for_agents(facts: Facts, node: Object) -> bool:
+    """Whether agents go there by its labels; before there are agents they may go anywhere."""
+    if facts.objects.get(DAEMON_SETS, Fact()).value is None:
+        return False
+    agents = facts.named(DAEMON_SETS, AGENTS)
+    if agents is None:
+        return True
+    spec, labels = pod_spec(agents), labels_of(node)
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not required:
+        return True
+    terms = (one.get("matchExpressions") or () for one in required["nodeSelectorTerms"])
+    return any(all(_matches(labels, one) for one in term) for term in terms)
+
+
+def _matches(labels: Mapping[str, str], wanted: Object) -> bool:
+    """One expression of a node selector; of Gt and Lt no fault is made."""
+    value, values = labels.get(wanted["key"]), wanted.get("values") or ()
+    match wanted["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    return True
 
 
 def fleet_of(facts: Facts) -> tuple[pb.Node, ...]:
@@ -72,18 +120,38 @@ def _offers(node: Object) -> bool:
 def gpu_nodes_are_labelled(facts: Facts) -> Verdict:
     """Whether agents will find their nodes."""
     nodes = gpu_nodes(facts)
-    bare = [name_of(one) for one in nodes if labels_of(one).get(PRESENT) != "true"]
+    is_installed = facts.named(DAEMON_SETS, AGENTS) is not None
     if not nodes:
         return warned(
             f"no node has the label {PRESENT}=true, none offers GPUs",
             "the label on every node with GPUs: GPU feature discovery sets it",
             f"kubectl label node NODE {PRESENT}=true",
         )
+    unlabelled = [one for one in nodes if labels_of(one).get(PRESENT) != "true"]
+    bare = [
+        name_of(one)
+        for one in unlabelled
+        if not (_is_for_agents(facts, one) if is_installed else _is_discovered(one))
+    ]
     if bare:
         return failed(
             f"without the label {PRESENT}=true: {some(bare)}",
             "the label on every node with GPUs: agents run where it is",
             f"kubectl label node {min(bare)} {PRESENT}=true",
+        )
+    left_out = [name_of(one) for one in nodes if not _is_for_agents(facts, one)]
+    if left_out:
+        return failed(
+            f"the agents' node selector or affinity leaves out {some(left_out)}",
+            "one that every node with GPUs matches",
+            f"kubectl -n {facts.namespace} get daemonset {AGENTS} -o yaml",
+        )
+    if unlabelled and not is_installed:
+        found = sorted(map(name_of, unlabelled))
+        return warned(
+            f"node-feature-discovery's label alone: {some(found)}",
+            f"enough for the chart's agents; those of deploy/kustomize need {PRESENT}=true",
+            f"kubectl label node {found[0]} {PRESENT}=true",
         )
     return passed(counted(len(nodes), "node"))
 
@@ -274,7 +342,7 @@ def runtime_class_exists(facts: Facts) -> Verdict:
     """Whether the agents' RuntimeClass is there."""
     agents = facts.named(DAEMON_SETS, AGENTS)
     if agents is None:
-        return failed(f"no DaemonSet {AGENTS}", "an agent on every GPU node", _APPLY)
+        return failed(f"no DaemonSet {AGENTS}", "an agent on every GPU node", facts.reapply(_APPLY))
     wanted = pod_spec(agents).get("runtimeClassName")
     there = {name_of(one) for one in facts.all(RUNTIME_CLASSES)}
     if wanted is None:
@@ -331,7 +399,8 @@ def _is_tainted(node: Object) -> bool:
 LABELLED: Final = Check(
     "gpu-nodes",
     "GPU nodes have their label",
-    f"Agents run on nodes with the label `{PRESENT}=true`, which GPU feature discovery sets.",
+    f"Agents run on nodes with the label `{PRESENT}=true`, which GPU feature discovery sets. The"
+    " chart's also run where node-feature-discovery sees a device of NVIDIA.",
     gpu_nodes_are_labelled,
 )
 SHARED: Final = Check(

@@ -12,13 +12,14 @@ from gpuwarden.doctor.facts import (
 )
 
 _APPLY: Final = "kubectl apply -k deploy/policy"
+_ON: Final = ("policies.enabled=true",)
 
 
 def policies_are_bound(facts: Facts) -> Verdict:
     """Whether all of them are there and deny."""
     wrong = [text for name in POLICIES for text in _faults(facts, name)]
     if wrong:
-        return failed("; ".join(wrong), "four policies that deny", _APPLY)
+        return failed("; ".join(wrong), "four policies that deny", facts.reapply(_APPLY, *_ON))
     return passed(f"{len(POLICIES)} policies")
 
 
@@ -28,7 +29,9 @@ def protection_is_bound(facts: Facts) -> Verdict:
     if facts.status.get().protection != "cluster":
         return not_checked("protection is namespaces")
     if wrong:
-        command = "kubectl apply -k deploy/policy/protection"
+        command = facts.reapply(
+            "kubectl apply -k deploy/policy/protection", *_ON, "protection.enabled=true"
+        )
         return failed("; ".join(wrong), "the policy that protection: cluster declares", command)
     return passed(PROTECTION_POLICY)
 

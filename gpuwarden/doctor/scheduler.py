@@ -27,6 +27,7 @@ _LONGEST_S: Final = 30.0
 _DURATION: Final = re.compile(r"(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 _ELSEWHERE: Final = "no Deployment gpuwarden-scheduler: the cluster's own scheduler is not seen"
 _EXTENDER: Final = "extender"
+_KUBERNETES_OWN: Final = "default-scheduler"
 
 
 def scheduler_runs(facts: Facts) -> Verdict:
@@ -50,15 +51,22 @@ def scheduler_is_configured(facts: Facts) -> Verdict:
     text = _configuration(facts)
     if text is None:
         return not_checked(_ELSEWHERE)
-    command = "kubectl apply -k deploy/scheduler"
+    command = facts.reapply("kubectl apply -k deploy/scheduler")
     try:
         document = parse_plain(text.encode(), max_bytes=_MAX_BYTES)
     except YamlError as error:
         return failed(str(error), f"a {_KIND}", command)
-    wrong = list(_faults(document))
+    wrong = list(_faults(document, _given(facts)))
     if wrong:
         return failed("; ".join(wrong), "the configuration of deploy/scheduler", command)
     return passed("as in deploy/scheduler")
+
+
+def _given(facts: Facts) -> str:
+    """The schedulerName that a pod gets which names none; empty where that is not known."""
+    dry_run = facts.asking_pod.value
+    name = (dry_run.answer.get("spec") or {}).get("schedulerName", "") if dry_run else ""
+    return "" if name == _KUBERNETES_OWN else str(name)
 
 
 def _configuration(facts: Facts) -> str | None:
@@ -75,7 +83,7 @@ def _configuration(facts: Facts) -> str | None:
     raise UnknownError(f"no ConfigMap of the Deployment {SCHEDULER} holds a {_KIND}")
 
 
-def _faults(document: object) -> Iterator[str]:
+def _faults(document: object, given: str) -> Iterator[str]:
     """Everything that would let a pod past the extender, or stall it."""
     if not isinstance(document, dict) or document.get("kind") != _KIND:
         yield f"no {_KIND}"
@@ -86,8 +94,9 @@ def _faults(document: object) -> Iterator[str]:
     if share != 100:  # noqa: PLR2004 - per cent
         yield f"percentageOfNodesToScore is {_shown(share)}, expected 100"
     profiles = _objects(document.get("profiles"))
-    if not any(one.get("schedulerName") == "gpuwarden" for one in profiles):
-        yield "no profile gpuwarden"
+    names_of_profiles = {one.get("schedulerName") for one in profiles}
+    if not profiles or (given and given not in names_of_profiles):
+        yield f"no profile {given or 'of ours'}"
     extenders = [x for x in _objects(document.get("extenders")) if x.get("filterVerb") == "filter"]
     if len(extenders) != 1:
         yield f"{len(extenders)} extenders with filterVerb: filter, expected 1"

@@ -194,7 +194,10 @@ def _node(name: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}},
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true"},
+        },
         "spec": {"taints": [{"key": "gpuwarden.dev/managed", "effect": "NoExecute"}]},
         "status": {"capacity": {"cpu": "64", "nvidia.com/gpu": "8"}},
     }

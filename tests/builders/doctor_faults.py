@@ -9,7 +9,10 @@ from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
 from gpuwarden.doctor.check import Outcome, Verdict
 from gpuwarden.doctor.facts import (
     CONFIG_MAPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
     MUTATING,
+    STATEFUL_SETS,
     DryRun,
     Fact,
     Facts,
@@ -25,6 +28,7 @@ from tests.builders.doctor_facts import (
 )
 
 DAY = timedelta(days=1)
+SEEN = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-0302_10de.present")
 FAILED, WARNING, NOT_CHECKED = Outcome.FAILED, Outcome.WARNING, Outcome.NOT_CHECKED
 
 
@@ -84,6 +88,39 @@ def cluster_policy(**env: dict[str, str]) -> Object:
             for section, values in env.items()
         },
     }
+
+
+def selecting(**labels: str) -> Callable[[Object], object]:
+    """A DaemonSet that goes to nodes with these labels alone."""
+    return lambda found: found["spec"]["template"]["spec"].update(nodeSelector=labels)
+
+
+def by_discovery(facts: Facts) -> Facts:
+    """Agents that also go where node-feature-discovery sees a GPU, as the chart's do."""
+    terms = [{"matchExpressions": [{"key": x, "operator": "In", "values": ["true"]}]} for x in SEEN]
+    required = {"nodeSelectorTerms": terms}
+    node = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+    def inject(found: Object) -> None:
+        pods = found["spec"]["template"]["spec"]
+        pods["nodeSelector"] = {"kubernetes.io/os": "linux"}
+        pods["affinity"] = node
+
+    return changed(facts, DAEMON_SETS, "gpuwarden-agent", inject)
+
+
+def discovered(name: str) -> Object:
+    """A node with a GPU, before there is a device plugin on it."""
+    labels = {"kubernetes.io/os": "linux", SEEN[1]: "true"}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": {}}
+
+
+def released(facts: Facts, name: str = "gpuwarden") -> Facts:
+    """Installed by Helm."""
+    notes = {"meta.helm.sh/release-name": name}
+    for collection in (STATEFUL_SETS, DAEMON_SETS, DEPLOYMENTS):
+        facts = changed(facts, collection, None, lambda x: x["metadata"].update(annotations=notes))
+    return facts
 
 
 def webhook(number: int, change: Callable[[Any], object]) -> Callable[[Object], object]:

@@ -33,7 +33,8 @@ GPU nodes
     page      docs/doctor.md#agents
 ```
 
-In commands, fill in words in capitals, such as OVERLAY, NODE and TRUST_DOMAIN.
+In commands, fill in words in capitals, such as OVERLAY, NODE and TRUST_DOMAIN, and your chart in
+place of `deploy/helm/gpuwarden`. Where Helm has installed gpuwarden, Helm mends its objects.
 
 | outcome | meaning |
 |---|---|

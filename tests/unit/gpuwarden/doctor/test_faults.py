@@ -1,6 +1,7 @@
 """Each check finds its fault, says what mends it, and passes on facts of the shipped manifests."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,19 @@ from gpuwarden.doctor.facts import (
     MUTATING,
     NODES,
     POLICY_BINDINGS,
+    DryRun,
     Fact,
     Facts,
     read_metrics,
 )
+from gpuwarden.wire.v1 import fleet_pb2 as pb
 from tests.builders.doctor_facts import (
     CONFIGURATION,
     added,
     changed,
     measured,
+    told,
+    without,
 )
 from tests.builders.doctor_faults import (
     CHECKS,
@@ -32,9 +37,12 @@ from tests.builders.doctor_faults import (
     NOT_CHECKED,
     WARNING,
     Fault,
+    by_discovery,
     configured,
+    discovered,
     listening,
     plugin,
+    released,
     report,
     spec,
     toolkit,
@@ -94,6 +102,54 @@ def test_a_scheduler_that_is_turned_away_is_found(sound: Facts) -> None:
     assert (found.outcome, found.seen) == (FAILED, "4 TLS handshakes failed and none succeeded")
 
 
+# --- what mends it
+
+
+UPGRADE = (
+    "helm upgrade mine deploy/helm/gpuwarden --namespace gpuwarden-system --reset-then-reuse-values"
+)
+OF_KUSTOMIZE = re.compile(r"apply -[kf]|OVERLAY|\bscale\b|\bset env statefulset")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda x: f"{x.check}: {x.seen[:30]}")
+def test_what_helm_has_installed_is_mended_by_helm(fault: Fault, sound: Facts, bare: Facts) -> None:
+    """What kustomize applies would be another installation."""
+    if fault.check in BEFORE and fault.check not in _in_both():
+        assert not bare.release
+        return
+    found = verdict(fault.check, fault.inject(released(sound, "mine")))
+    assert not OF_KUSTOMIZE.search(found.command), found.command
+    if found.command.startswith("helm ") and fault.check != "namespace":
+        assert " mine " in found.command
+        assert " --namespace gpuwarden-system" in found.command
+
+
+@pytest.mark.parametrize(
+    ("check", "inject", "command"),
+    [
+        (
+            "policies-bound",
+            lambda x: without(x, POLICY_BINDINGS),
+            f"{UPGRADE} --set policies.enabled=true",
+        ),
+        (
+            "scheduler-configuration",
+            configured("nodeCacheCapable: true", "nodeCacheCapable: false"),
+            UPGRADE,
+        ),
+        (
+            "spire-entries",
+            lambda x: told(x, spire=pb.SpireServer(configured=True, unregistered=True)),
+            "helm get notes mine --namespace gpuwarden-system",
+        ),
+    ],
+)
+def test_the_command_of_helm(
+    check: str, inject: Callable[[Facts], Facts], command: str, sound: Facts
+) -> None:
+    assert verdict(check, inject(released(sound, "mine"))).command == command
+
+
 # --- what is not a fault
 
 
@@ -115,6 +171,56 @@ def test_what_an_extender_is_by_default_need_not_be_said(sound: Facts) -> None:
     for text in ("    ignorable: false\n", "    httpTimeout: 5s\n"):
         found = verdict("scheduler-configuration", configured(text, "")(sound))
         assert found.outcome is Outcome.PASSED, text
+
+
+def test_a_scheduler_has_the_name_that_pods_are_given(sound: Facts) -> None:
+    facts = configured("schedulerName: gpuwarden", "schedulerName: acme")(sound)
+    assert verdict("scheduler-configuration", facts).seen == "no profile gpuwarden"
+    given = sound.asking_pod.get()
+    named = {**given.answer, "spec": {**given.answer["spec"], "schedulerName": "acme"}}
+    facts = replace(facts, asking_pod=Fact(DryRun(201, named)))
+    assert verdict("scheduler-configuration", facts).outcome is Outcome.PASSED
+    assert verdict("scheduler-configuration", replace(facts, asking_pod=Fact())).outcome == "passed"
+
+
+def test_agents_may_go_by_the_labels_of_node_feature_discovery(sound: Facts, bare: Facts) -> None:
+    facts = changed(
+        sound,
+        NODES,
+        "gpu-a2",
+        lambda x: x["metadata"].update(discovered("")["metadata"], name="gpu-a2"),
+    )
+    assert verdict("gpu-nodes", facts).outcome is Outcome.FAILED
+    found = verdict("gpu-nodes", by_discovery(facts))
+    assert (found.outcome, found.seen) == (Outcome.PASSED, "2 nodes")
+    found = verdict(
+        "gpu-nodes", replace(bare, objects={**bare.objects, NODES: facts.objects[NODES]})
+    )
+    assert (found.outcome, found.seen) == (WARNING, "node-feature-discovery's label alone: gpu-a2")
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "outcome"),
+    [
+        ("In", ["true"], Outcome.PASSED),
+        ("NotIn", ["true"], Outcome.FAILED),
+        ("Exists", None, Outcome.PASSED),
+        ("DoesNotExist", None, Outcome.FAILED),
+        ("Gt", ["5"], Outcome.PASSED),
+    ],
+)
+def test_an_affinity_of_ones_own_is_read(
+    operator: str, values: list[str] | None, outcome: Outcome, sound: Facts
+) -> None:
+    wanted = {"key": "nvidia.com/gpu.present", "operator": operator, "values": values}
+
+    def inject(found: Any) -> None:
+        affinity = found["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+        (terms,) = affinity.values()
+        terms["nodeSelectorTerms"] = [{"matchExpressions": [wanted]}]
+
+    facts = changed(by_discovery(sound), DAEMON_SETS, "gpuwarden-agent", inject)
+    assert verdict("gpu-nodes", facts).outcome is outcome
 
 
 def test_nobody_wants_evidence_of_a_node_without_gpus(sound: Facts) -> None:
