@@ -26,6 +26,8 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 PRESENT: Final = "nvidia.com/gpu.present"
 TAINT: Final = "gpuwarden.dev/managed"
+AGENT: Final = "gpuwarden.dev/agent"
+"""With the value `off` it keeps the agent off a node."""
 DISCOVERED: Final = (
     "feature.node.kubernetes.io/pci-10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",
@@ -127,6 +129,8 @@ def gpu_nodes_are_labelled(facts: Facts) -> Verdict:
             "the label on every node with GPUs: GPU feature discovery sets it",
             f"kubectl label node NODE {PRESENT}=true",
         )
+    off = sorted(name_of(one) for one in nodes if labels_of(one).get(AGENT) == "off")
+    nodes = tuple(one for one in nodes if name_of(one) not in off)
     unlabelled = [one for one in nodes if labels_of(one).get(PRESENT) != "true"]
     bare = [
         name_of(one)
@@ -145,6 +149,12 @@ def gpu_nodes_are_labelled(facts: Facts) -> Verdict:
             f"the agents' node selector or affinity leaves out {some(left_out)}",
             "one that every node with GPUs matches",
             f"kubectl -n {facts.namespace} get daemonset {AGENTS} -o yaml",
+        )
+    if off:
+        return warned(
+            f"the label {AGENT}=off keeps agents off {some(off)}",
+            "it on no node, once the driver there is exchanged",
+            f"kubectl label node {off[0]} {AGENT}-",
         )
     if unlabelled and not is_installed:
         found = sorted(map(name_of, unlabelled))

@@ -45,6 +45,12 @@ FAULTS = [
     Fault("gpu-nodes", lambda x: without(x, NODES), WARNING, "none offers GPUs"),
     Fault(
         "gpu-nodes",
+        lambda x: changed(x, NODES, "gpu-a2", labelled(**{"gpuwarden.dev/agent": "off"})),
+        WARNING,
+        "^the label gpuwarden.dev/agent=off keeps agents off gpu-a2$",
+    ),
+    Fault(
+        "gpu-nodes",
         lambda x: changed(x, DAEMON_SETS, "gpuwarden-agent", selecting(pool="a")),
         FAILED,
         "^the agents' node selector or affinity leaves out gpu-a1, gpu-a2$",

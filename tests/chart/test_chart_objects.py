@@ -515,6 +515,25 @@ def test_everything_is_in_the_releases_namespace() -> None:
 # --- what people add
 
 
+def test_controllers_go_to_control_plane_nodes_where_they_are_told() -> None:
+    label = "node-role.kubernetes.io/control-plane"
+    for is_told in (False, True):
+        own = {"nodeSelector": {"a": "b"}, "tolerations": [{"key": "own"}]}
+        spec = pods(chart(controller={"onControlPlane": is_told, **own}))[CONTROLLER_POD]
+        tolerated = {x.get("key"): x.get("effect") for x in spec["tolerations"]}
+        assert spec["nodeSelector"] == {"a": "b", **({label: ""} if is_told else {})}
+        assert (tolerated.get(label) == "NoSchedule") is is_told
+        assert {"own", "gpuwarden.dev/managed"} <= tolerated.keys()
+
+
+def test_runtime_classes_of_users_pods_are_the_controllers() -> None:
+    found = chart(webhooks={"runtimeClasses": ["nvidia", "nvidia-cdi"]})
+    text = data(found, "gpuwarden-controller-config", "controller.yaml").encode()
+    places = {"POD_NAME": "gpuwarden-controller-0"}
+    settings = load(CONTROLLER, Inputs((), places, ("c", text))).settings
+    assert settings.admission.runtime_classes == ("nvidia", "nvidia-cdi")
+
+
 def test_objects_of_ones_own_are_templates() -> None:
     text = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-x"}}
     assert one(chart(extraObjects=[text]), "ConfigMap", "gpuwarden-x")
