@@ -12,7 +12,7 @@ _HEAD: Final = """\
 Generated from the checks by `make docs`; do not edit.
 
 `gpuwarden doctor` says for each fault what it saw, what it expected, one command, and where to
-read on. It changes nothing: it reads, and creates two pods with `dryRun=All`, which are not stored.
+read more. It changes nothing. The two pods that it creates with `dryRun=All` are not stored.
 
 ```console
 $ gpuwarden doctor --pre                     # before the installation
@@ -33,30 +33,30 @@ GPU nodes
     page      docs/doctor.md#agents
 ```
 
-In commands, fill in words in capitals, such as OVERLAY, NODE and TRUST_DOMAIN, and your chart in
-place of `deploy/helm/gpuwarden`. Where Helm has installed gpuwarden, Helm mends its objects.
+In commands, replace words in capitals, such as OVERLAY and NODE, and `deploy/helm/gpuwarden` by your
+chart. Where Helm has installed gpuwarden, Helm mends its objects.
 
 | outcome | meaning |
 |---|---|
 | passed | it is as it should be |
-| warning | it works, and you should know something |
+| warning | it works, but read the text |
 | failed | it is not as it must be; the command exits with 3 |
-| not checked | a fact could not be read, with the reason; or there is nothing to check |
+| not checked | a fact could not be read, for the stated reason; or there is nothing to check |
 
-What could not be read never passes: look at how many checks were not made, in the last line.
+The last line counts the checks that were not made. They did not pass.
 
 ## Who is asked
 
 - **The Kubernetes API**, by your [kubeconfig](workstation.md), or in a pod by its service account.
-- **One controller**, by the same, or by `--server` and the [other options](reference/cli.md).
-    Repeat checks of certificates, SVIDs and extender for the others with `--server`.
+- **One controller**, the same way, or by `--server` and the [other options](reference/cli.md).
+    Certificates, SVIDs and extender are those of this replica: repeat with `--server` for others.
 - **Every replica, for its audit log**, as [`gpuwarden events`](audit-log.md#read-it) does. A
-    replica that does not answer is a warning. Logs to which no way leads are named.
+    replica that does not answer is a warning.
 - **The audit log** of this machine, if there is one: `--audit-log`, by default
     `/var/lib/gpuwarden/audit`. Above 256 MiB use [`gpuwarden audit verify`](reference/audit.md).
 
 In a controller's pod the service account may read little; the rest is not checked. No test runs
-`kubectl` here: in a pod a test asks other [commands](kind.md#look).
+`kubectl` here: in a pod a test runs other [commands](kind.md#look).
 
 ```console
 $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
@@ -64,11 +64,11 @@ $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
 
 ## Rights
 
-`kubectl apply -k deploy/doctor` creates a ClusterRole and a Role with what is read (no secrets),
-and binds both to the service account `gpuwarden-doctor`. The dry runs also need the right to
-create pods in one namespace (`--dry-run-namespace`, by default the first enforced one), which they
-do not give: it is the right to run pods. What controllers tell, the logs among it, takes an
-[inspector](authorization.md). `helm test` brings its own rights for its time.
+`kubectl apply -k deploy/doctor` creates a ClusterRole and a Role with the rights to read (no
+Secrets), and binds both to the service account `gpuwarden-doctor`. The dry runs also need the right
+to create pods in one namespace (`--dry-run-namespace`, by default the first enforced one). The
+roles leave it out, because it is the right to run pods. To ask controllers you must be an
+[inspector](authorization.md). `helm test` creates its own rights while it runs.
 
 ## Output for programs
 
