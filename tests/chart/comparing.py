@@ -20,6 +20,40 @@ SAME: Final[Values] = {
     "protection": {"enabled": True},
 }
 """Values that ask for what kustomize has with its components."""
+WAYS: Final[Mapping[str, tuple[Values, Sequence[str]]]] = {
+    "given": (SAME, COMPONENTS),
+    "self-managed": (
+        {**REQUIRED, "httpApi": {"enabled": True}, "console": {"enabled": True}},
+        (
+            "extender",
+            "admission",
+            "http-api",
+            "console",
+            "workstation",
+            "self-managed-certificates",
+            "workstation-self-managed",
+            "http-api-self-managed",
+        ),
+    ),
+    "report": (
+        {**SAME, "enforcement": "report"},
+        (*COMPONENTS, "admission-report", "../../policy/report"),
+    ),
+    "affinity": (
+        {**SAME, "scheduling": {"mode": "affinity"}, "scheduler": {"enabled": False}},
+        (*COMPONENTS[1:], "affinity"),
+    ),
+    "evaluation": (
+        {
+            **SAME,
+            "protection": {"enabled": False},
+            "evaluation": {"enabled": True},
+            "mode": "env",
+        },
+        (*COMPONENTS[:-1], "evaluation", "mode-env"),
+    ),
+}
+"""Name -> values of the chart, and the components that ask for the same."""
 _ADDED_LABELS: Final = re.compile(
     r"app\.kubernetes\.io/(instance|version|managed-by|part-of)|helm\.sh/chart"
 )
@@ -29,16 +63,16 @@ Key = str
 """`Kind/name`."""
 
 
-def of_chart() -> dict[Key, Object]:
+def of_chart(values: Values = SAME) -> dict[Key, Object]:
     """What helm makes, without jobs and pods that belong to helm itself."""
-    found = [x for x in render(SAME) if "helm.sh/hook" not in annotations(x)]
+    found = [x for x in render(values) if "helm.sh/hook" not in annotations(x)]
     return {key(x): plain(x) for x in found}
 
 
-def of_kustomize(folder: Path) -> dict[Key, Object]:
-    """What kubectl makes of the base, its components, scheduler and policies."""
-    resources = ("kustomize/base", "scheduler", "policy", "doctor")
-    return of_parts(folder, resources, COMPONENTS)
+def of_kustomize(folder: Path, components: Sequence[str] = COMPONENTS) -> dict[Key, Object]:
+    """What kubectl makes of the base, these components, policies and, for `extender`, scheduler."""
+    scheduler = ["scheduler"] if "extender" in components else []
+    return of_parts(folder, ["kustomize/base", *scheduler, "policy", "doctor"], components)
 
 
 def of_parts(

@@ -5,27 +5,28 @@ What is meant to differ is listed with its reason; a difference that is gone mus
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
+from controller.policies.file import decode_policy
+from controller.policy import Level, NodeMode
+from gpuwarden import __version__
+from gpuwarden.policy.document import PolicyInvalidError
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, load
 from tests.chart.comparing import (
+    WAYS,
     Key,
     changes,
     differences,
     of_chart,
     of_kustomize,
     of_parts,
-    plain,
 )
-from tests.chart.comparing import (
-    key as key_of,
-)
-from tests.chart.rendering import REQUIRED, Object, render
+from tests.chart.rendering import REQUIRED, Object, Values
 from tests.deploy.manifests import container_of, pod_of
 
 ONLY_CHART: Final = {
@@ -62,6 +63,14 @@ MEANT: Final[Mapping[Key, Mapping[str, str]]] = {
         "/spec/variables/infrastructure/expression": "the list of namespaces, in other quotes"
     },
 }
+WITHOUT: Final[Mapping[str, frozenset[Key]]] = {
+    "given": frozenset(),
+    "report": frozenset(),
+    "affinity": frozenset({"Deployment/gpuwarden-scheduler"}),
+    "self-managed": frozenset(x for x in MEANT if "WebhookConfiguration/" in x),
+    "evaluation": frozenset({"DaemonSet/gpuwarden-agent"}),
+}
+"""Objects that are the same in these ways: no `caBundle` is written, agents look for no GPU."""
 ITS_OWN: Final = {"trust_domain": ("prod.acme.io", "example.org"), "cluster": ("berlin-1", "prod")}
 """Setting -> what the chart was given, and the example that kustomize's overlays replace."""
 FILES: Final = {
@@ -71,48 +80,121 @@ FILES: Final = {
     "ConfigMap/gpuwarden-scheduler-configuration",
 }
 """Compared by what is in them."""
+MARK: Final = "gpuwarden.dev/evaluation"
+PLAIN: Final[Values] = {
+    **REQUIRED,
+    "agent": {"runtimeClassName": ""},
+    "webhooks": {"existingKeysSecret": "keys"},
+}
+"""Two renderings of these values are the same: helm draws no keys."""
+Installed = dict[Key, Object]
+CHANGES: Final[Mapping[str, tuple[Values, Sequence[str]]]] = {
+    **{
+        f"gpu-access-{x}": ({"agent": {"gpuAccess": x}}, ["DaemonSet/gpuwarden-agent"])
+        for x in ("privileged", "cdi", "nri")
+    },
+    "mig": ({"agent": {"mig": True}}, ["DaemonSet/gpuwarden-agent"]),
+    "no-persistence": (
+        {"controller": {"persistence": {"enabled": False}}},
+        ["StatefulSet/gpuwarden-controller"],
+    ),
+    "on-control-plane": (
+        {"controller": {"onControlPlane": True}},
+        ["StatefulSet/gpuwarden-controller"],
+    ),
+    "priority-classes": (
+        {"hints": {"priorityClasses": {"create": True}}},
+        [f"PriorityClass/gpu-{x}" for x in ("default", "high", "medium", "ultra")],
+    ),
+    "no-network-policies": (
+        {"networkPolicies": {"enabled": False}},
+        ["NetworkPolicy/gpuwarden-agent", "NetworkPolicy/gpuwarden-controller"],
+    ),
+}
+"""Component -> the values that ask for the same, and the objects that either changes."""
 
 
 @pytest.fixture(scope="module")
-def chart() -> dict[Key, Object]:
-    return of_chart()
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Installed, Installed]]:
+    """Way -> what the chart installs, and what kustomize does."""
+    return {
+        way: (of_chart(values), of_kustomize(tmp_path_factory.mktemp(way), components))
+        for way, (values, components) in WAYS.items()
+    }
 
 
-@pytest.fixture(scope="module")
-def kustomize(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Object]:
-    return of_kustomize(tmp_path_factory.mktemp("kustomize"))
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
-def test_both_install_the_same_objects(
-    chart: dict[Key, Object], kustomize: dict[Key, Object]
-) -> None:
-    assert chart.keys() - kustomize.keys() == ONLY_CHART.keys()
+@pytest.fixture
+def chart(way: str, installed: Mapping[str, tuple[Installed, Installed]]) -> Installed:
+    return installed[way][0]
+
+
+@pytest.fixture
+def kustomize(way: str, installed: Mapping[str, tuple[Installed, Installed]]) -> Installed:
+    return installed[way][1]
+
+
+def test_both_install_the_same_objects(way: str, chart: Installed, kustomize: Installed) -> None:
+    only = {*ONLY_CHART}
+    if way == "affinity":  # without deploy/scheduler, which has the FlowSchema
+        only = only - {"PodDisruptionBudget/gpuwarden-scheduler"} | {"FlowSchema/gpuwarden"}
+    assert chart.keys() - kustomize.keys() == only
     assert kustomize.keys() - chart.keys() == ONLY_KUSTOMIZE.keys()
 
 
+def different(chart: Installed, kustomize: Installed) -> set[tuple[Key, str]]:
+    """Objects, and at which paths they differ."""
+    keys = chart.keys() & kustomize.keys() - FILES
+    return {(key, path) for key in keys for path in differences(chart[key], kustomize[key])}
+
+
 def test_objects_differ_only_where_they_are_meant_to(
-    chart: dict[Key, Object], kustomize: dict[Key, Object]
+    way: str, chart: Installed, kustomize: Installed
 ) -> None:
-    found: dict[Key, set[str]] = {}
-    used: set[tuple[Key, str]] = set()
-    for key in chart.keys() & kustomize.keys() - FILES:
-        meant = MEANT.get(key, {})
-        for path in differences(chart[key], kustomize[key]):
-            allowed = [x for x in meant if re.fullmatch(x, path)]
-            used |= {(key, x) for x in allowed}
-            if not allowed:
-                found.setdefault(key, set()).add(path)
-    assert found == {}
-    assert {(key, x) for key, meant in MEANT.items() for x in meant} - used == set()
+    meant = {key: paths for key, paths in MEANT.items() if key not in WITHOUT[way]}
+    assert {
+        (key, path)
+        for key, path in different(chart, kustomize)
+        if not any(re.fullmatch(x, path) for x in meant.get(key, {}))
+    } == set()
+
+
+def test_every_difference_that_is_meant_is_there(
+    installed: Mapping[str, tuple[Installed, Installed]],
+) -> None:
+    found = {x for both in installed.values() for x in different(*both)}
+    assert {
+        (key, meant)
+        for key, paths in MEANT.items()
+        for meant in paths
+        if not any(key == at and re.fullmatch(meant, path) for at, path in found)
+    } == set()
 
 
 @pytest.mark.parametrize("name", ["gpuwarden-policy", "gpuwarden-scheduler-configuration"])
 def test_policy_and_scheduler_configuration_are_the_same(
-    name: str, chart: dict[Key, Object], kustomize: dict[Key, Object]
+    name: str, way: str, chart: Installed, kustomize: Installed
 ) -> None:
-    (ours,), (theirs,) = (x[f"ConfigMap/{name}"]["data"].items() for x in (chart, kustomize))
-    assert ours[0] == theirs[0]
-    assert yaml.safe_load(ours[1]) == yaml.safe_load(theirs[1])
+    if (name, way) == ("gpuwarden-scheduler-configuration", "affinity"):
+        assert not {f"ConfigMap/{name}"} & (chart.keys() | kustomize.keys())
+        return
+    ours, theirs = file_of(chart, name), file_of(kustomize, name)
+    if (name, way) == ("gpuwarden-scheduler-configuration", "self-managed"):
+        # For the change to managed certificates with two upgrades, which the chart alone makes.
+        assert ours["extenders"][0]["tlsConfig"].pop("serverName") == "gpuwarden-extender"
+    assert ours == theirs
+
+
+def file_of(found: Installed, name: str) -> Object:
+    """What the only file of a ConfigMap says."""
+    (text,) = found[f"ConfigMap/{name}"]["data"].values()
+    document: Object = yaml.safe_load(text)
+    return document
 
 
 @pytest.mark.parametrize(
@@ -121,10 +203,7 @@ def test_policy_and_scheduler_configuration_are_the_same(
     ids=["agent", "controller"],
 )
 def test_settings_are_the_same(
-    workload: Key,
-    config: ConfigType[Any],
-    chart: dict[Key, Object],
-    kustomize: dict[Key, Object],
+    workload: Key, config: ConfigType[Any], chart: Installed, kustomize: Installed
 ) -> None:
     """From file and variables together; certificates by the Secret that is at their path."""
     ours, theirs = (settings(x, workload, config) for x in (chart, kustomize))
@@ -133,21 +212,100 @@ def test_settings_are_the_same(
     assert ours == theirs
 
 
-@pytest.mark.parametrize("access", ["privileged", "cdi", "nri"])
-def test_access_to_gpus_changes_the_same(access: str, tmp_path: Path) -> None:
-    """`agent.gpuAccess`, and the component of that name."""
+@pytest.fixture(scope="module")
+def plain_chart() -> Installed:
+    return of_chart(PLAIN)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return of_parts(tmp_path_factory.mktemp("base"), ["kustomize/base"], [])
+
+
+@pytest.mark.parametrize("component", CHANGES)
+def test_a_component_changes_what_the_values_change(
+    component: str, plain_chart: Installed, base: Installed, tmp_path: Path
+) -> None:
+    values, objects = CHANGES[component]
+    ours = changed(plain_chart, of_chart(merged(PLAIN, values)))
+    theirs = changed(base, of_parts(tmp_path, ["kustomize/base"], [component]))
+    assert sorted(ours) == objects
+    assert ours == theirs
+
+
+def changed(before: Installed, after: Installed) -> dict[Key, Mapping[str, Any]]:
+    """By object, what is elsewhere or gone; one without changes is left out."""
+    keys = before.keys() | after.keys()
+    gone: dict[Key, Mapping[str, Any]] = {key: {"": None} for key in before.keys() - after.keys()}
+    found = {x: changes(before.get(x, {}), after[x]) for x in keys - gone.keys()}
+    return {key: x for key, x in (gone | found).items() if x}
+
+
+def merged(values: Values, more: Values) -> dict[str, Any]:
+    """As helm merges two files of values."""
+    found = dict(values)
+    for name, value in more.items():
+        is_group = isinstance(value, dict) and name in found
+        found[name] = merged(found[name], value) if is_group else value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("component", "obeys"), [("mode-env", False), ("mode-env-honours-variable", True)]
+)
+def test_mode_env_adds_to_the_policy_what_the_chart_adds(
+    component: str, obeys: bool, plain_chart: Installed, base: Installed, tmp_path: Path
+) -> None:
+    """And nothing else, to no other object."""
+    ours = of_chart({**PLAIN, "mode": "env", "envHonoursVariable": obeys})
+    theirs = of_parts(tmp_path, ["kustomize/base"], [component])
+    policy = file_of(theirs, "gpuwarden-policy")
+    assert policy == file_of(ours, "gpuwarden-policy")
+    assert policy["pools"] == [{"pattern": "*", "mode": "env", "honoursVariable": obeys}]
+    for before, after in ((plain_chart, ours), (base, theirs)):
+        assert changed(before, after).keys() == {"ConfigMap/gpuwarden-policy"}
+
+
+def test_mode_env_keeps_the_policy_of_an_overlay(tmp_path: Path) -> None:
+    """Also that of the next overlay's base; in a policy that names a mode already it is refused."""
+    made = of_parts(tmp_path, ["kustomize/overlays/prod"], ["mode-env"])
+    found = made["ConfigMap/gpuwarden-policy"]["data"]["policy.yaml"]
+    policy = decode_policy(found.encode())
+    assert (policy.min_level, policy.default_mode) == (Level.L1, NodeMode.ENV)
+    assert policy.attestors is not None
+    assert policy.attestors["k8s_psat"].images
+    lines = found[found.index("defaultMode") :]
+    with pytest.raises(PolicyInvalidError, match="again"):
+        decode_policy(f"{found}\n{lines}".encode())
+
+
+def test_an_evaluation_is_marked_like_the_charts(
+    installed: Mapping[str, tuple[Installed, Installed]],
+) -> None:
+    """The namespace too, which a job of the chart labels."""
+    ours, theirs = installed["evaluation"]
+    assert {key for key, x in theirs.items() if x["metadata"].get("labels", {}).get(MARK)} == {
+        *theirs
+    }
+    for found in (ours, theirs):
+        agent = found["DaemonSet/gpuwarden-agent"]["spec"]["template"]
+        assert agent["metadata"]["labels"][MARK] == "true"
+        assert (
+            agent["spec"]["containers"][0]["image"] == f"gpuwarden-agent-evaluation:{__version__}"
+        )
+    policy = file_of(theirs, "gpuwarden-policy")
+    assert (policy["minLevel"], policy["defaultMode"]) == ("L0", "env")
+    assert MARK not in str([installed[x] for x in ("given", "self-managed")])
+
+
+@pytest.mark.parametrize("component", [x for x in CHANGES if x.startswith("gpu-") or x == "mig"])
+def test_an_evaluation_asks_for_no_gpu_whatever_came_before(component: str, tmp_path: Path) -> None:
     agent = "DaemonSet/gpuwarden-agent"
-
-    def by_chart(value: str) -> Object:
-        values = {"agent": {"gpuAccess": value, "runtimeClassName": ""}}
-        return next(plain(x) for x in render({**REQUIRED, **values}) if key_of(x) == agent)
-
-    def by_kustomize(*components: str) -> Object:
-        return of_parts(tmp_path, ["kustomize/base"], components)[agent]
-
-    ours = changes(by_chart("runtimeClass"), by_chart(access))
-    assert ours
-    assert ours == changes(by_kustomize(), by_kustomize(f"gpu-access-{access}"))
+    base = ["kustomize/base"]
+    alone = of_parts(tmp_path, base, ["evaluation"])[agent]
+    assert of_parts(tmp_path, base, [component, "evaluation"])[agent] == alone
+    values = merged(merged(PLAIN, CHANGES[component][0]), {"evaluation": {"enabled": True}})
+    assert of_chart(values)[agent] == alone
 
 
 def settings(found: dict[Key, Object], key: Key, config: ConfigType[Any]) -> dict[str, Any]:

@@ -40,12 +40,13 @@ def kubectl() -> Path | str:
     return shutil.which("kubectl") or tools().kubectl
 
 
-def with_extender(folder: Path) -> Path:
-    """An overlay of somebody's own: the base and the component for the extender."""
+def with_components(folder: Path, *names: str) -> Path:
+    """An overlay of somebody's own: the base and these components."""
     above = Path(*[".."] * len(folder.parts[1:]))  # kustomize takes no absolute paths
+    components = [KUSTOMIZE / "components" / name for name in names]
     document = {
         "resources": [str(above / BASE.relative_to("/"))],
-        "components": [str(above / (KUSTOMIZE / "components/extender").relative_to("/"))],
+        "components": [str(above / x.relative_to("/")) for x in components],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
     return folder

@@ -14,7 +14,7 @@ from tests.deploy.manifests import (
     one,
     pod_of,
     rendered,
-    with_extender,
+    with_components,
 )
 
 
@@ -48,9 +48,9 @@ def test_a_change_of_settings_rolls_the_pods_and_one_of_the_policy_does_not() ->
     assert not maps & {"gpuwarden-agent-config", "gpuwarden-controller-config"}
 
 
-def test_mig_adds_one_capability_and_one_variable_and_nothing_else() -> None:
+def test_mig_adds_one_capability_and_one_variable_and_nothing_else(tmp_path: Path) -> None:
     plain = one(rendered(BASE), "DaemonSet", "gpuwarden-agent")
-    mig = one(rendered(KUSTOMIZE / "overlays" / "mig"), "DaemonSet", "gpuwarden-agent")
+    mig = one(rendered(with_components(tmp_path, "mig")), "DaemonSet", "gpuwarden-agent")
     container = container_of(mig)
     assert container["securityContext"]["capabilities"].pop("add") == ["SYS_ADMIN"]
     variable = {"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"}
@@ -59,7 +59,7 @@ def test_mig_adds_one_capability_and_one_variable_and_nothing_else() -> None:
 
 
 def test_the_extender_component_opens_it_over_mtls(tmp_path: Path) -> None:
-    made = rendered(with_extender(tmp_path))
+    made = rendered(with_components(tmp_path, "extender"))
     workload = one(made, "StatefulSet", "gpuwarden-controller")
     container = container_of(workload)
     known = {x["name"]: x["value"] for x in container["env"] if "value" in x}

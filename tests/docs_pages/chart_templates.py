@@ -92,7 +92,8 @@ def _filled(text: str) -> str:
 
 def _labelled(text: str) -> str:
     include = '{{{{- include "gpuwarden.labels" (dict "root" $ "component" "{0}") | nindent 4 }}}}'
-    return _LABELS.sub(lambda found: f"  labels:\n    {include.format(found[1])}\n", text)
+    found = _LABELS.sub(lambda x: f"  labels:\n    {include.format(x[1])}\n", f"{text}\n")
+    return found.removesuffix("\n")
 
 
 def _page(source: str, body: str) -> str:

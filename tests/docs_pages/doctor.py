@@ -33,8 +33,8 @@ GPU nodes
     page      docs/doctor.md#agents
 ```
 
-In commands, replace words in capitals, such as OVERLAY and NODE, and `deploy/helm/gpuwarden` by your
-chart. Where Helm has installed gpuwarden, Helm mends its objects.
+In commands, replace words in capitals, such as OVERLAY and NODE, and `deploy/helm/gpuwarden` by
+your chart. Where Helm has installed gpuwarden, Helm mends its objects.
 
 | outcome | meaning |
 |---|---|

@@ -12,7 +12,7 @@ import pytest
 from sandbox.nvml.models import h100_sxm
 from sandbox.nvml.scenario import Scenario
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
-from tests.deploy.manifests import KUSTOMIZE, with_extender
+from tests.deploy.manifests import KUSTOMIZE, with_components
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.machine import missing
 from tests.e2e.lab.product_images import NEEDS
@@ -109,11 +109,9 @@ def test_a_rolling_update_of_the_agents_keeps_the_node(cluster: Deployed) -> Non
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
 
 
-def test_the_api_server_takes_the_overlay_and_the_component(
-    cluster: Deployed, tmp_path: Path
-) -> None:
-    overlays = (KUSTOMIZE / "overlays" / name for name in ("mig", "dev"))
-    for folder in (*overlays, with_extender(tmp_path)):
+def test_the_api_server_takes_the_overlay_and_components(cluster: Deployed, tmp_path: Path) -> None:
+    own = with_components(tmp_path, "extender", "mig", "on-control-plane")
+    for folder in (KUSTOMIZE / "overlays" / "dev", own):
         command = ("apply", "--dry-run=server", "--validate=strict", f"--kustomize={folder}")
         cluster.kubectl(*command, "--namespace=")  # some are in kube-system
 
