@@ -113,10 +113,9 @@ def _rows(ours: Cost, floor: Cost, evidence_bytes: int) -> list[Row]:
             1000 / floor.round_ms,
             _GO,
             at_least,
-            f"Evidence of eight GPUs, {evidence_bytes / 1000:.1f} kB. The floor signs challenges"
-            " and checks signature, challenge, sequence and inventory shape; the controller also"
-            " checks chain, node, enrollment and policy, makes the class document, and keeps the"
-            " log.",
+            f"Evidence of eight GPUs, {evidence_bytes / 1000:.1f} kB. The floor checks"
+            " signature, challenge, sequence and shape; the controller also checks chain, node,"
+            " enrollment and policy, and keeps the log.",
         ),
         Row(
             GROUP,

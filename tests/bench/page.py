@@ -33,8 +33,7 @@ def page(report: Report, plot: str) -> str:
         parts += [f"### {group}", "", table(row for row in report.rows if row.group == group)]
     if report.curves:
         parts += ["### Growth", "", _curves(report), "", f"![Cost over nodes]({plot})", ""]
-    missed = [row for row in report.rows if row.holds is False]
-    parts += [_summary(report.rows, missed), "", END]
+    parts += [_summary(report.rows), "", END]
     return "\n".join(parts)
 
 
@@ -99,9 +98,7 @@ def _curves(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _summary(rows: tuple[Row, ...], missed: list[Row]) -> str:
+def _summary(rows: tuple[Row, ...]) -> str:
+    missed = sum(row.holds is False for row in rows)
     goals = sum(row.goal is not None for row in rows)
-    if not missed:
-        return f"All {goals} goals hold."
-    names = "; ".join(row.work for row in missed)
-    return f"{goals - len(missed)} of {goals} goals hold. Missed: {names}."
+    return f"{goals - missed} of {goals} goals hold." if missed else f"All {goals} goals hold."

@@ -43,8 +43,7 @@ def preempt_rows(folder: Path, peers: Path) -> list[Row]:
             few[0].latency,
             few[1].latency,
             _GO,
-            note="kube-scheduler offers at most a tenth of the nodes. Both sides look up who holds"
-            " each GPU, and keep a node that passes once the victims are gone.",
+            note="kube-scheduler offers at most a tenth of the nodes.",
         ),
         Row(GROUP, "the same, CPU time of the server", "ms", few[0].cpu, few[1].cpu, _GO),
         Row(GROUP, f"{nodes}, 1,485 kept", "ms", most[0].latency, most[1].latency, _GO),

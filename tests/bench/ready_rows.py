@@ -42,8 +42,7 @@ def ready_rows(folder: Path, peers: Path, agents: int = _AGENTS) -> list[Row]:
             goal=Goal(Bound.AT_MOST, 60, of_ratio=False),
             note=(
                 f"{cpu_s:.0f} s of CPU time in the controller. The agents come back with the real"
-                " agent's back-off (up to 30 s) and use the same two cores. Managed pods are"
-                " decided no earlier than one interval and one challenge after the start."
+                " agent's back-off (up to 30 s) and use the same two cores."
             ),
         )
     ]
