@@ -60,9 +60,9 @@ class TrustRecorder:
         instruments: Instruments,
         audit: AuditLog,
         refusals: RecentRefusals,
-        emit: Callable[[Changes], None],
+        emit: Callable[[Changes, str], None],
     ) -> None:
-        """`emit` sends Events about every change; it must return at once."""
+        """`emit` sends Events about every change, by its actor; it must return at once."""
         self._audit = audit
         self._emit = emit
         self._refusals = refusals
@@ -133,7 +133,7 @@ class TrustRecorder:
             )
         for record in _records(changes, actor):
             self._audit.note(record)
-        self._emit(changes)
+        self._emit(changes, actor)
 
     def denial(self, node: str, denial: QuarantineEntry, fate: QuarantineFate) -> None:
         """What the store says about a quarantine entry."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -20,7 +20,8 @@ from controller.binding.use import UseFault
 from controller.binding.waking import WaitingPod
 from controller.certificates.files import CertificateFiles
 from controller.certificates.plan import Terms
-from controller.fleet.trust import TrustChange
+from controller.fleet.enrollment import AUTOMATIC
+from controller.fleet.trust import ChangeKind, TrustChange
 from controller.fleet.view import FleetSnapshot
 from controller.kube.access_config import AccessDocument, ClientAuthorities
 from controller.kube.access_review import KubeAccessReviewer
@@ -171,7 +172,8 @@ class Cluster:
             leads=_always,
             draw_name=lambda: secrets.token_hex(8),
         )
-        """For what no other replica knows: the API server asks one replica about each pod."""
+        """For what no other replica knows: the API server asks one replica about each pod, and an
+        operator one about each node."""
         self._waker = PodWaker(
             self.pods,
             pods_wait=self._pods.any_waits,
@@ -331,11 +333,19 @@ class Cluster:
         """Report further changes of the pods to `observe`."""
         self._pod_observers.append(observe)
 
-    def report_trust(self, changes: Iterable[TrustChange]) -> None:
-        """Report in Events what happened to nodes; returns at once."""
-        if self._writes_events:
-            notices = trust_notices(changes, self.nodes.snapshot(), self._pods.managed)
-            self._events.say(notices)
+    def report_trust(self, changes: Sequence[TrustChange], actor: str) -> None:
+        """Report in Events what `actor` caused for nodes; returns at once.
+
+        Of a release the store does not say whose it was: the replica that was asked reports it.
+        """
+        if not self._writes_events:
+            return
+        nodes, pods = self.nodes.snapshot(), self._pods.managed
+        released = [x for x in changes if x.kind is ChangeKind.RELEASED]
+        others = [x for x in changes if x.kind is not ChangeKind.RELEASED]
+        self._events.say(trust_notices(others, nodes, pods))
+        if actor != AUTOMATIC:
+            self._own_events.say(trust_notices(released, nodes, pods))
 
     def report_use(self, faults: Iterable[UseFault]) -> None:
         """Report in Events where nodes and the ledger do not agree; returns at once."""

@@ -436,19 +436,19 @@ def _report_changes(
     conditions: Conditions,
     export: InventoryExport | None,
     send: Callable[[Changes], None],
-) -> Callable[[Changes], None]:
+) -> Callable[[Changes, str], None]:
     """Reports changes of trust in the cluster, to exporters and collectors, and requeues pods.
 
     Until every agent had its turn nothing is decided, so no pod waits for one of these changes.
     """
 
-    def report(changes: Changes) -> None:
+    def report(changes: Changes, actor: str) -> None:
         send(changes)
         if export is not None:
             export.changed(changes)
         if cluster is None:
             return
-        cluster.report_trust(changes)
+        cluster.report_trust(changes, actor)
         if conditions.not_ready() is None:
             cluster.wake(changes)
 

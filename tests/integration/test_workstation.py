@@ -85,6 +85,12 @@ class Workstation:
 
         await eventually(published, "the authority is published")
 
+    def lead_to(self, replica: Any, published: Any) -> None:
+        """Forward ports to this replica; `published` are the addresses that the leader has."""
+        for name in ("access_tokens", "access_certificates"):
+            known, actual = (getattr(x, name).rpartition(":")[2] for x in (published, replica))
+            self.api.forwarded[(POD, int(known))] = int(actual)
+
     # --- people
 
     def with_token(self, user: str, *groups: str, audience: str = AUDIENCE) -> Path:
@@ -206,6 +212,49 @@ async def test_people_with_roles_read_and_act_and_the_log_names_them(cluster: Fa
         ]
         reviews = 'gpuwarden_access_reviews_total{question="right",result="accepted"}'
         assert (await live.controller.metric(reviews) or 0) >= 3
+
+
+async def test_events_name_who_acted_whichever_replica_was_asked(cluster: FakeCluster) -> None:
+    """The leader writes Events about nodes, but learns of a release from the store alone."""
+    here = Workstation(cluster)
+    here.install()
+    cluster.create_nodes("node-2")
+    for name in ("joe", "kim"):
+        here.api.may |= {(name, "operate", FLEET, ""), (name, "inspect", FLEET, "")}
+    joe, kim = here.with_token("joe"), here.with_certificate("kim")
+    second = {
+        **here.settings(),
+        "replica": "controller-1",
+        "audit__dir": str(cluster.folder / "audit-1"),
+        "listen__local": str(cluster.folder / "run-1" / "fleet.sock"),
+    }
+    async with cluster.controller(**here.settings()) as leader:
+        await leader.metric_is("gpuwarden_leader", 1)
+        await here.reachable(leader.addresses)
+        async with cluster.controller(**second) as other:
+            for node, asked in (("node-1", leader), ("node-2", other)):
+                here.lead_to(asked.addresses, leader.addresses)
+                words = ("node", "quarantine", node, "--reason", "INC 1", "--yes")
+                done = await here.run(joe, *words)
+                assert (done.code, done.err) == (0, ""), done
+                await _told(cluster, node, "NodeQuarantined", "quarantined by user joe: INC 1")
+                words = ("node", "release", node, "--reason", "INC 1 over", "--yes")
+                done = await here.run(kim, *words)
+                assert (done.code, done.err) == (0, ""), done
+                await _told(cluster, node, "NodeReleased", "released by user kim: INC 1 over")
+            assert await other.metric("gpuwarden_leader") == 0
+
+
+async def _told(cluster: FakeCluster, node: str, reason: str, text: str) -> None:
+    """Wait for the Event about a node; it is the only one of its reason, and says this."""
+
+    async def there() -> list[str] | None:
+        found = cluster.api.objects.all("events").values()
+        about = [x for x in found if x["regarding"]["name"] == node and x["reason"] == reason]
+        return [x["note"] for x in about] or None
+
+    (note,) = await eventually(there, f"an Event {reason} about {node}")
+    assert text in note
 
 
 async def test_who_is_nobody_gets_in_nowhere(cluster: FakeCluster) -> None:

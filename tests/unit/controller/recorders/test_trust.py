@@ -43,7 +43,12 @@ class Workbench:
         self.refusals = RecentRefusals(lambda: 7)
         self.instruments = Instruments(Process.CONTROLLER, "0")
         self.told: list[object] = []
-        self.recorder = TrustRecorder(self.instruments, self.audit, self.refusals, self.told.append)
+        self.recorder = TrustRecorder(
+            self.instruments,
+            self.audit,
+            self.refusals,
+            lambda changes, actor: self.told.append((changes, actor)),
+        )
         self.extender = ExtenderRecorder(self.instruments, self.audit)
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -105,7 +110,7 @@ def test_changes_are_logged_and_those_without_a_record_of_their_own_are_recorded
     )
     assert lost.refs["gpu"] == "GPU-1"
     assert len(str(lost.refs["detail"])) == 300
-    assert workbench.told == [changes]
+    assert workbench.told == [(changes, "controller")]
 
 
 def test_streams_and_challenges_are_counted() -> None:
@@ -242,7 +247,7 @@ def test_accepted_evidence_tells_the_recorder() -> None:
     assert record.refs["node"] == NODE
 
 
-def _nobody(_changes: object) -> None:
+def _nobody(_changes: object, _actor: str) -> None:
     """Nobody is told of changes."""
 
 
