@@ -6,6 +6,7 @@ import pytest
 
 from tests.chart.rendering import CHART
 from tests.docs_pages.chart_values import UndocumentedError, Value, values
+from tests.docs_pages.site import ROOT, pages
 
 WHOLE = ("image",)
 """Groups that templates hand on as a whole, to `gpuwarden.image`."""
@@ -13,6 +14,9 @@ NAMED_BY_LISTENER = {
     f"certificates.secrets.{x}" for x in ("admission", "extender", "api", "access")
 }
 """Looked up by the listener's name."""
+FILES = (".yaml", ".py", ".conf")
+OF_OTHER_NAMES = ("docs/adr/", "docs/migrate.md")
+"""Pages that name modules, and values of other charts."""
 SET_BY_OLD_NAMES = {"certificates", "controller", "hints", "scheduler", "webhooks"}
 """Groups into which `gpuwarden.aliases` puts a value."""
 
@@ -63,13 +67,33 @@ def test_descriptions_belong_to_the_key_below_them() -> None:
     assert found["group.two"].types == ("string", "integer")
 
 
-def test_the_page_names_values_that_there_are() -> None:
-    page = (CHART.parents[2] / "docs" / "install.md").read_text()
-    page = re.sub(
-        r"^\| (?:both|gpu-scheduler|scheduler-webhook) \|[^|]*\|", "", page, flags=re.MULTILINE
-    )
+def named(page: str) -> set[str]:
+    """What a page writes as a value of the chart: below one of its groups, or after `--set`."""
+    text = (ROOT / page).read_text()
+    written = re.findall(r"`([a-z][A-Za-z]*(?:\.[A-Za-z]+)+)(?:[:=][^`]*)?`", text)
+    groups = {x.path[0] for x in values()}
+    found = {x for x in written if x.partition(".")[0] in groups and not x.endswith(FILES)}
+    return found | set(re.findall(r"(?:--set |,)([a-z][A-Za-z]*(?:\.[A-Za-z]+)*)=", commands(text)))
+
+
+def commands(text: str) -> str:
+    """Blocks of a page, and what stands in a line as typed, where it has `--set`."""
+    blocks = re.findall(r"^ *```.*?^ *```|`[^`\n]+`", text, re.MULTILINE | re.DOTALL)
+    return "\n".join(x for x in blocks if "--set " in x)
+
+
+def other_names() -> set[str]:
+    """Settings, events and others that generated pages have by the same groups."""
+    pages = (ROOT / "docs/reference").glob("*.md")
+    return {x for page in pages for x in re.findall(r"`([\w.]+)`", page.read_text())}
+
+
+def test_pages_name_values_that_there_are() -> None:
     known = {x.name for x in values()}
-    groups = {x.rpartition(".")[0] for x in known}
-    named = set(re.findall(r"`([a-z][A-Za-z]*(?:\.[A-Za-z]+)+)[:=`]", page))
-    assert len(named) > 15
-    assert named - known - groups - {"example.org"} == set()
+    groups = {".".join(x.path[:n]) for x in values() for n in range(1, len(x.path))}
+    free = tuple(f"{x.name}." for x in values() if x.types == ("object",))
+    assert len(named("docs/install.md")) > 15
+    assert len(named("docs/platforms.md")) > 15
+    for page in (x for x in pages() if not x.startswith(OF_OTHER_NAMES)):
+        wrong = named(page) - known - groups - other_names()
+        assert {x for x in wrong if not x.startswith(free)} == set(), page
