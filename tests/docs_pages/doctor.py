@@ -110,5 +110,5 @@ def _section(check: Check) -> str:
     title = check.title
     if not title.startswith("gpuwarden"):  # a name, which is never capitalized
         title = title[0].upper() + title[1:]
-    more = check.more and f"[More]({check.more})."
-    return f"### {check.id}\n\n{' '.join(filter(None, (f'**{title}.**', check.about, more)))}\n"
+    headed = f"**[{title}]({check.more}).**" if check.more else f"**{title}.**"
+    return f"### {check.id}\n\n{' '.join(filter(None, (headed, check.about)))}\n"
