@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.admission.review import Verdict
+from controller.admission.review import AdmissionHandler, Verdict
 from controller.certificates.files import CertificateFiles
 from controller.certificates.plan import Terms
 from controller.kube.certificates import STARVED_S, ManagedCertificates
@@ -33,13 +33,15 @@ from gpuwarden.moment import NS_PER_S
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
-from tests.builders.admission_reviews import review_json
+from tests.builders.admission_reviews import patch_of, review_json
 from tests.builders.admitted_pods import new_pod
+from tests.builders.bindings import binding, binding_review
 from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.kube_access import api_client, in_cluster
 from tests.builders.pods import pod_json
 from tests.fakes.admission import AdmissionMeasurements
 from tests.fakes.api_server import DirectExchange, FakeApiServer
+from tests.fakes.binding_world import BindingWorld
 from tests.fakes.clock import FakeClock
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import eventually
@@ -56,8 +58,9 @@ ALWAYS_DUE = Terms(authority=400 * DAY, leaf=30_000 * DAY, renew_before=20_000 *
 USUAL = Terms(authority=1825 * DAY, leaf=180 * DAY, renew_before=30 * DAY)
 FILTER = args(pod_json({"gpuwarden.dev/required-hash": hash_of("a")}), "n1", "n2")
 REVIEW = review_json(new_pod(), namespace="team-a")
-POD_PATH, BINDING_PATH = "/mutate/pods", "/mutate/bindings"
-WEBHOOKS = ((POD_PATH, "gpuwarden-pods"), (BINDING_PATH, "gpuwarden-bindings"))
+POD_PATH, BINDING_PATH, FILTER_PATH = "/mutate/pods", "/mutate/bindings", "/filter"
+WEBHOOKS = {POD_PATH: "gpuwarden-pods", BINDING_PATH: "gpuwarden-bindings"}
+TOO_LARGE = {"gpuwarden.dev/gpu-selector": "memory>=4000Gi"}
 
 
 def register_webhooks(api: FakeApiServer) -> None:
@@ -114,6 +117,47 @@ async def let_in(_request: object) -> Verdict:
     return Verdict()
 
 
+class Question:
+    """One path of a listener, asked again and again; raises where an answer is not the right one.
+
+    Every other Binding is of a pod that gets a GPU, and every other of one that no GPU is for.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.listener = "extender" if path == FILTER_PATH else "admission"
+        self.answered = 0
+        self._gets_a_gpu = False
+
+    def body(self) -> dict[str, Any]:
+        """What is asked next."""
+        if self.path == BINDING_PATH:
+            self._gets_a_gpu = not self._gets_a_gpu
+            pod = "fits" if self._gets_a_gpu else "too-large"
+            return binding_review(binding(pod, uid=f"uid-{pod}"))
+        return FILTER if self.path == FILTER_PATH else REVIEW
+
+    def take(self, answer: Any) -> None:
+        """The answer to it."""
+        self.answered += 1
+        if self.path == FILTER_PATH:
+            assert answer["NodeNames"] == ["n1"]
+            return
+        response = answer["response"]
+        assert response["uid"] == REVIEW["request"]["uid"]
+        if self.path == POD_PATH:
+            assert response["allowed"] is True
+        elif self._gets_a_gpu:
+            assert response["allowed"] is True, response
+            (given,) = (
+                x["value"] for x in patch_of(answer) if x["path"] == "/metadata/annotations"
+            )
+            assert given["gpuwarden.dev/gpu-uuids-assigned"] == "GPU-gpu-1-0"
+        else:
+            assert (response["allowed"], response["status"]["code"]) == (False, 403)
+            assert "GPU_NO_MATCH" in response["status"]["message"]
+
+
 @dataclass
 class Replica:
     certificates: ManagedCertificates
@@ -139,6 +183,7 @@ def replica(
     terms: Terms = USUAL,
     previous: PreviousFiles | None = None,
     given: Callable[[str], TlsFiles] | None = None,
+    decide_binding: AdmissionHandler = let_in,
 ) -> Replica:
     """With `given` its listeners have those files, and its managed ones are not used."""
 
@@ -164,7 +209,10 @@ def replica(
     )
     limits, bounds = AdmissionLimits(), ExtenderLimits()
     webhooks = AdmissionWebhooks(
-        {POD_PATH: let_in, BINDING_PATH: let_in}, metrics=seen[0], limits=limits, report=False
+        {POD_PATH: let_in, BINDING_PATH: decide_binding},
+        metrics=seen[0],
+        limits=limits,
+        report=False,
     )
     verbs = World(fleet(healthy("n1"))).verbs()
     extender = Extender(verbs, note=Sink().note, metrics=seen[1], limits=bounds)
@@ -220,26 +268,40 @@ class Scene:
     clock: FakeClock
     replicas: list[Replica]
     scheduler_trusts: bytes = b""
-    answered: int = 0
+    questions: tuple[Question, ...] = field(
+        default_factory=lambda: tuple(map(Question, (POD_PATH, BINDING_PATH, FILTER_PATH)))
+    )
 
     def start_scheduler(self) -> None:
         """It reads its bundle now, and its certificate at each connection."""
         self.scheduler_trusts = secret(self.server, "gpuwarden-scheduler-client-tls")["ca.crt"]
 
     async def everybody_asks(self) -> None:
-        """The API server about a pod or a Binding, the scheduler about nodes, every replica."""
+        """The API server about a pod and a Binding, the scheduler about nodes, every replica."""
         for one in self.replicas:
-            path, name = WEBHOOKS[self.answered // 2 % 2]
-            context = trusting(published(self.server, name))
-            port = one.ports["admission"]
-            answer = await post(port, path, REVIEW, context, "gpuwarden-admission")
-            assert answer["response"]["allowed"] is True
-            context = self.scheduler()
-            answer = await post(
-                one.ports["extender"], "/filter", FILTER, context, "gpuwarden-extender"
-            )
-            assert answer["NodeNames"] == ["n1"]
-            self.answered += 2
+            for question in self.questions:
+                name = WEBHOOKS.get(question.path)
+                context = trusting(published(self.server, name)) if name else self.scheduler()
+                service = f"gpuwarden-{question.listener}"
+                port = one.ports[question.listener]
+                question.take(await post(port, question.path, question.body(), context, service))
+
+    @property
+    def answered(self) -> int:
+        """By whichever replica."""
+        return sum(x.answered for x in self.questions)
+
+    def assert_nothing_failed(self, bindings: int) -> None:
+        """As the listeners and webhooks have it; so many Bindings, half of them allowed."""
+        for one in self.replicas:
+            assert not [x for seen in one.seen for x in seen.refused]
+            assert not one.seen[0].failures
+        found = Counter(x for one in self.replicas for x in one.seen[0].answers)
+        by_result = {
+            result: count for (path, result), count in found.items() if path == BINDING_PATH
+        }
+        assert by_result.keys() == {"patched", "refused"}
+        assert sum(by_result.values()) == bindings
 
     def scheduler(self) -> ssl.SSLContext:
         """What a scheduler connects with now."""
@@ -263,7 +325,13 @@ async def installed(
     register_webhooks(server)
     begin_ns = SystemClock().wall_ns() - int((ROTATIONS + 20) * DAY.total_seconds()) * NS_PER_S
     api, clock = PausingApi(server), FakeClock(wall=begin_ns)
-    replicas = [replica(api, folder / f"r{n}", clock, terms=terms) for n in (0, 1)]
+    pods = BindingWorld(8)
+    pods.pod("fits")
+    pods.pod("too-large", annotations=TOO_LARGE)
+    replicas = [
+        replica(api, folder / f"r{n}", clock, terms=terms, decide_binding=webhook.decide)
+        for n, webhook in enumerate([(await pods.replica(x)).binding_webhook for x in "ab"])
+    ]
     scene = Scene(server, api, folder, clock, replicas)
     async with AsyncExitStack() as stack:
         await asyncio.gather(*(one.certificates.reconcile() for one in replicas))
@@ -309,8 +377,9 @@ async def test_a_hundred_rotations_under_load_fail_no_request(
             first, second = second, first
         await scene.everybody_asks()
     assert scene.decisions()["rotated"] == ROTATIONS
-    assert scene.answered == (ROTATIONS + ROTATIONS // 4 + 1) * 4
-    assert not [x for one in scene.replicas for seen in one.seen for x in seen.refused]
+    asked = (ROTATIONS + ROTATIONS // 4 + 1) * len(scene.replicas)
+    assert [x.answered for x in scene.questions] == [asked] * 3
+    scene.assert_nothing_failed(asked)
 
 
 @dataclass
@@ -319,10 +388,9 @@ class Client:
 
     scene: Scene
     replica: Replica
-    listener: str
+    question: Question
     is_kept: bool
     """Whether it keeps its connection, or makes one for each request."""
-    answered: int = 0
     connections: int = 0
     _known: tuple[bytes, ssl.SSLContext] | None = None
 
@@ -336,7 +404,6 @@ class Client:
         """One request is always under way until then. Raises where one fails."""
         while True:
             await self._ask()
-            self.answered += 1
             if changed.is_set():
                 return
 
@@ -344,25 +411,25 @@ class Client:
         self.connections += 1
 
     async def _ask(self) -> None:
-        is_admission = self.listener == "admission"
+        listener = self.question.listener
         async with self.session.post(
-            f"https://127.0.0.1:{self.replica.ports[self.listener]}"
-            + (POD_PATH if is_admission else "/filter"),
-            json=REVIEW if is_admission else FILTER,
+            f"https://127.0.0.1:{self.replica.ports[listener]}{self.question.path}",
+            json=self.question.body(),
             ssl=self._trusting(),
-            server_hostname=f"gpuwarden-{self.listener}.{NAMESPACE}.svc",
+            server_hostname=f"gpuwarden-{listener}.{NAMESPACE}.svc",
         ) as answer:
             assert answer.status == 200
-            assert "response" in await answer.json() or not is_admission
+            self.question.take(await answer.json())
 
     def _trusting(self) -> ssl.SSLContext:
         """As both do: what is trusted now, and so the connection, changes where its bytes do."""
-        if self.listener == "admission":
-            bundle = published(self.scene.server, "gpuwarden-pods")
-        else:
+        webhook = WEBHOOKS.get(self.question.path)
+        if webhook is None:
             bundle = self.scene.scheduler_trusts
+        else:
+            bundle = published(self.scene.server, webhook)
         if self._known is None or self._known[0] != bundle:
-            made = trusting(bundle) if self.listener == "admission" else self.scene.scheduler()
+            made = self.scene.scheduler() if webhook is None else trusting(bundle)
             self._known = bundle, made
         return self._known[1]
 
@@ -370,13 +437,13 @@ class Client:
 async def test_requests_under_way_while_certificates_change_all_succeed(
     server: FakeApiServer, tmp_path: Path
 ) -> None:
-    """Four clients ask without a pause, two on kept connections, two on new ones."""
+    """Six clients ask without a pause about pods, Bindings and nodes, three on new connections."""
     async with installed(server, tmp_path, ALWAYS_DUE) as scene:
         first = scene.replicas[0]
         clients = [
-            Client(scene, one, listener, is_kept=(listener == "admission") is (one is first))
+            Client(scene, one, Question(path), is_kept=(path == POD_PATH) is (one is first))
             for one in scene.replicas
-            for listener in ("admission", "extender")
+            for path in (POD_PATH, BINDING_PATH, FILTER_PATH)
         ]
         async with AsyncExitStack() as stack:
             for client in clients:
@@ -393,9 +460,11 @@ async def test_requests_under_way_while_certificates_change_all_succeed(
                 scene.start_scheduler()
     assert scene.decisions()["rotated"] == ROTATIONS
     for client in clients:
-        assert client.answered >= ROTATIONS
-        assert (client.connections < client.answered) is client.is_kept
-    assert not [x for one in scene.replicas for seen in one.seen for x in seen.refused]
+        assert client.question.answered >= ROTATIONS
+        assert (client.connections < client.question.answered) is client.is_kept
+    scene.assert_nothing_failed(
+        sum(x.question.answered for x in clients if x.question.path == BINDING_PATH)
+    )
 
 
 async def test_a_replica_that_waits_for_its_leader_in_vain_makes_them_itself(
