@@ -304,7 +304,7 @@ class KubernetesEnrollmentStore:
         await self._objects.demand_fresh()
         for node in sorted(self._objects.missing)[:_MOST_REPAIRS]:
             self._log.error(Event.KUBE_ENROLLMENT_MISSING, node=node)
-            async with self._objects.turns[node]:
+            async with self._objects.turn(node):
                 await self._create(self._objects.known[node].value)
         return self.snapshot()
 
@@ -314,7 +314,7 @@ class KubernetesEnrollmentStore:
 
     async def create_if_absent(self, record: EnrollmentRecord) -> bool:
         """Add the record of a node that has none; False if it has one."""
-        async with self._objects.turns[record.node]:
+        async with self._objects.turn(record.node):
             if record.node in self._objects.known:
                 return False
             return await self._create(record)
@@ -323,7 +323,7 @@ class KubernetesEnrollmentStore:
         """Replace `old` by `new` (same node); False if the record is not `old` any more."""
         if old.node != new.node:
             raise ValueError(f"records of two nodes: {old.node} and {new.node}")
-        async with self._objects.turns[old.node]:
+        async with self._objects.turn(old.node):
             for _ in range(_MOST_RACES):
                 known = self._objects.known.get(old.node)
                 if known is None or known.value != old:

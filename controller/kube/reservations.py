@@ -260,6 +260,7 @@ class KubernetesLedgerStore:
             pace=pace,
             jitter=jitter,
             first_read_s=first_read_s,
+            is_over=lambda kept: kept.entry.record.is_closed,
         )
 
     @property
@@ -275,7 +276,7 @@ class KubernetesLedgerStore:
         """
         await self._objects.demand_fresh()
         for key in self._torn()[:_MOST_REPAIRS]:
-            async with self._objects.turns[key]:
+            async with self._objects.turn(key):
                 await self._repair(key)
         return self.snapshot()
 
@@ -295,14 +296,14 @@ class KubernetesLedgerStore:
     async def read(self, gpu: str) -> Entry | None:
         """The entry as the API server has it no earlier than now; raises LedgerUnavailableError."""
         key = key_of(gpu)
-        async with self._objects.turns[key]:
+        async with self._objects.turn(key):
             await self._objects.fetch(key)
         return self._snapshot.get(gpu)
 
     async def compare_and_set(self, old: Entry | None, new: GpuRecord) -> bool:
         """Replace, create or remove, as LedgerStore says."""
         demand_successor(old, new)
-        async with self._objects.turns[new.key]:
+        async with self._objects.turn(new.key):
             if old is None:
                 return await self._create(new)
             return await self._change(old, new)
@@ -318,8 +319,10 @@ class KubernetesLedgerStore:
             if _is_live(known) and known.value.status != _status(known)
         ]
         for key in sorted(behind)[:_MOST_REPAIRS]:
-            async with self._objects.turns[key]:
-                known = self._objects.known[key]
+            async with self._objects.turn(key):
+                known = self._objects.known.get(key)
+                if known is None:
+                    continue
                 step = {"op": "add", "path": "/status", "value": _status(known)}
                 await self._objects.change(key, known, step, subresource="status")
         return min(len(behind), _MOST_REPAIRS)
@@ -391,14 +394,16 @@ class KubernetesLedgerStore:
             before
             for key in keys
             if (before := self._snapshot.entries.get(key)) is not None
-            and _is_live(known[key])
-            and object_uid(before) != known[key].uid
+            and (now := known.get(key)) is not None
+            and _is_live(now)
+            and object_uid(before) != now.uid
         )
         if len(keys) > _MANY + len(known) // _MANY:
             self._snapshot = LedgerSnapshot.of(x.value.entry for x in known.values() if _is_live(x))
             return
         for key in keys:
-            entry = known[key].value.entry if _is_live(known[key]) else None
+            now = known.get(key)
+            entry = now.value.entry if now is not None and _is_live(now) else None
             self._snapshot = self._snapshot.with_entry(key, entry)
 
     def _lost_races(self, record: GpuRecord) -> Exception:

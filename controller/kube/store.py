@@ -6,10 +6,10 @@ What a missing answer means is the caller's decision.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 from tenacity.wait import wait_random_exponential
@@ -61,10 +61,12 @@ class MutationCache(Generic[T]):
     A list asked for after the answer is newer than it; one that was on its way at the same time
     proves nothing, and another is wanted.
 
-    Nothing is ever forgotten: an object that is gone is known to be missing.
+    An object that is gone is known to be missing, and forgotten where `is_over` says that its last
+    value was its end: unless the watch has still to show that value, and with it older ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_over: Callable[[T], bool] = lambda _value: False) -> None:
+        self._is_over = is_over
         self.known: dict[str, Entry[T]] = {}
         self.missing: set[str] = set()
         """Known, but no longer there."""
@@ -120,13 +122,22 @@ class MutationCache(Generic[T]):
                 return False
             del self._ahead[key]
         if entry is None:
-            if key in self.known:
-                self.missing.add(key)
+            self.miss(key)
             return False
         for request in self._pending:
             if request.key == key:
                 request.seen.add(entry.version)
         return self._put(key, entry)
+
+    def miss(self, key: str) -> None:
+        """There is no such object."""
+        if key not in self.known:
+            return
+        if key not in self._ahead and self._is_over(self.known[key].value):
+            self.missing.discard(key)
+            del self.known[key]
+        else:
+            self.missing.add(key)
 
     def _put(self, key: str, entry: Entry[T]) -> bool:
         before = self.known.get(key)
@@ -152,7 +163,9 @@ class ObjectStore(Generic[T]):
         pace: Pace = DEFAULT_PACE,
         jitter: Callable[[], float],
         first_read_s: float = FIRST_READ_SECONDS,
+        is_over: Callable[[T], bool] = lambda _value: False,
     ) -> None:
+        """`is_over`: what an object holds can be forgotten with it."""
         self._api = api
         self._kind = kind
         self._take = take
@@ -161,10 +174,9 @@ class ObjectStore(Generic[T]):
         self._clock = clock
         self._stale_after_ns = stale_after_ns
         self._first_read_s = first_read_s
-        self._objects: MutationCache[T] = MutationCache()
+        self._objects: MutationCache[T] = MutationCache(is_over)
         self._writing = asyncio.Semaphore(_AT_ONCE)
-        self.turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Requests about one object, one after the other: their answers have an order."""
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.watcher = ListWatch(
             api,
             kind,
@@ -175,9 +187,13 @@ class ObjectStore(Generic[T]):
             observe=self._observe,
         )
 
+    def turn(self, key: str) -> asyncio.Lock:
+        """Requests about one object, one after the other: their answers have an order."""
+        return self._turns.setdefault(key, asyncio.Lock())
+
     @property
     def known(self) -> Mapping[str, Entry[T]]:
-        """The newest that is known of every object that was ever seen."""
+        """The newest that is known of every object that was seen, unless it is over and gone."""
         return self._objects.known
 
     @property
@@ -278,8 +294,7 @@ class ObjectStore(Generic[T]):
                 self._objects.cancel(request)
                 if not error.is_not_found:
                     raise self.error_about(key, error) from None
-                if key in self._objects.known:
-                    self._objects.missing.add(key)
+                self._objects.miss(key)
                 return
             if self._take_answer(request, body):
                 return

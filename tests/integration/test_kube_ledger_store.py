@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from controller.kube.cache import Pace
 from controller.kube.reservations import (
     FINALIZER,
+    KeptReservation,
     KubernetesLedgerStore,
     Repaired,
     reservation_object,
@@ -28,6 +30,7 @@ from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
 
 COLLECTION = "gpureservations"
+T = TypeVar("T")
 _SECOND = 1_000_000_000
 Opened = Callable[..., contextlib.AbstractAsyncContextManager[KubernetesLedgerStore]]
 
@@ -68,6 +71,12 @@ class TestKubernetesLedgerStore(LedgerStoreContract):
             yield store
 
 
+def every(kind: type[T]) -> list[T]:
+    """All that there are in this process."""
+    gc.collect()
+    return [x for x in gc.get_objects() if type(x) is kind]
+
+
 async def until(store: LedgerStore, wanted: GpuRecord | None) -> None:
     async def shown() -> bool | None:
         found = store.snapshot().get("GPU-a")
@@ -90,6 +99,29 @@ def remove_by_force(server: FakeApiServer) -> None:
     held["metadata"]["finalizers"] = []
     server.change(COLLECTION, held)
     server.delete(COLLECTION, "gpu-a")
+
+
+class TestMemory:
+    async def test_nothing_of_a_reservation_is_kept_when_it_is_over(
+        self, opened: Opened, server: FakeApiServer
+    ) -> None:
+        """A MIG device gets another UUID whenever a GPU is partitioned: there is no last one."""
+        async with opened() as here, opened() as there:
+            await asyncio.gather(here.load(), there.load())
+            for gpu in ("GPU-a", "GPU-b", "GPU-c"):
+                assert await here.compare_and_set(None, record(holder(gpu), gpu=gpu))
+                first = here.snapshot().get(gpu)
+                assert first is not None
+                over = first.record.moved(ID, HolderState.EXPIRED)
+                assert await here.compare_and_set(first, over)
+            assert await here.compare_and_set(None, record(holder("GPU-d"), gpu="GPU-d"))
+
+            async def forgotten() -> bool | None:
+                kept = {x.entry.record.key for x in every(KeptReservation)}
+                return kept == {"gpu-d"} or None
+
+            await eventually(forgotten, "only the live one is kept")
+            assert set(server.objects.all(COLLECTION)) == {"gpu-d"}
 
 
 class TestReplicas:

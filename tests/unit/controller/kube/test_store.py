@@ -85,6 +85,28 @@ class TestGone:
         told(objects, None)
         assert objects.missing == set()
 
+    @pytest.mark.parametrize("by_list", [False, True])
+    def test_what_had_come_to_its_end_is_forgotten(self, *, by_list: bool) -> None:
+        objects: MutationCache[int] = MutationCache(lambda value: value == 2)
+        objects.take_list({"a": V1, "b": V2}, asked_ns=0)
+        if by_list:
+            objects.take_list({}, asked_ns=5)
+        else:
+            objects.take_changes((Change("a", None, None), Change("b", None, None)))
+        assert (objects.known, objects.missing) == ({"a": V1}, {"a"})
+
+    def test_not_while_something_older_can_be_told_of_it(self) -> None:
+        """Else a reservation that has ended would be in force once more."""
+        objects: MutationCache[int] = MutationCache(lambda value: value == 2)
+        objects.take_list({"a": V1}, asked_ns=0)
+        objects.complete(objects.begin("a"), V2, 10)
+        objects.miss("a")
+        assert told(objects, V1) == []
+        assert objects.known["a"] == V2
+        told(objects, V2)
+        told(objects, None)
+        assert (objects.known, objects.missing) == ({}, set())
+
     def test_a_request_without_an_answer_leaves_nothing(self, objects: MutationCache[int]) -> None:
         request = objects.begin("a")
         objects.cancel(request)
