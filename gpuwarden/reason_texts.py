@@ -625,7 +625,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ReasonCode.CONTROLLER_CLOCK_SUSPECT: _Text(
             "The controller's wall clock jumped against its boot-time clock.",
             "Check `chronyc tracking` on the controller's node and repair time synchronisation; "
-            "certificates are not trusted until then.",
+            "until then certificates are judged by a clock that may be wrong.",
         ),
         ReasonCode.NVML_UNAVAILABLE: _Text(
             "The agent cannot load or initialise NVML.",
