@@ -234,9 +234,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "doctor:doctor",
         "Check an installation of gpuwarden; exits with 3 if a check fails.",
         "gpuwarden doctor --wait 5m",
-        "Asks the Kubernetes API by your kubeconfig, or in a pod by its service account, and a"
-        " controller. Changes nothing: two pods are created with dryRun=All. A check of what could"
-        " not be read is `not checked`, with the reason. docs/doctor.md lists all checks.",
+        "Asks the Kubernetes API by your kubeconfig, or in a pod by its service account, and every"
+        " replica of the controller that can be reached. Changes nothing: two pods are created with"
+        " dryRun=All. A check of what could not be read is `not checked`, with the reason."
+        " docs/doctor.md lists all checks.",
     ),
     "support-bundle": Command(
         "support:support_bundle",

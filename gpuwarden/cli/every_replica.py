@@ -1,8 +1,8 @@
 """Asks every replica of the controller that the given way leads to, and tells of the others.
 
-Each replica has an audit log of its own. The socket leads to one; a name to all its addresses (of
-one family, as agents dial it); a kubeconfig to every pod. What is not reached is part of the
-answer.
+Each replica has an audit log, certificates and evidence of its own. The socket leads to one; a name
+to all its addresses (of one family, as agents dial it); a kubeconfig to every pod. What is not
+reached is part of the answer.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ _NOT_ASKED: Final = "no way from here leads to its replica"
 
 
 @dataclass(frozen=True, slots=True)
-class MissingLog:
-    """A log that was not read."""
+class Missing:
+    """A replica, or its audit log, of which there is no answer."""
 
-    log: str
-    """Its origin, or where its replica was looked for."""
+    name: str
+    """Origin of the log, or name of the replica, or where it was looked for."""
     why: str
 
     @property
     def was_tried(self) -> bool:
-        """Whether its replica was asked, or should have been."""
+        """Whether the replica was asked, or should have been."""
         return self.why != _NOT_ASKED
 
 
@@ -65,12 +65,15 @@ class Replicas:
             raise next(x for x in found if isinstance(x, CliError))
         return answers
 
-    def missing(self, read: Iterable[str], known: Iterable[str]) -> list[MissingLog]:
-        """Logs that a replica knows of and that were not read, and replicas that did not answer."""
+    def missing(self, read: Iterable[str], known: Iterable[str]) -> list[Missing]:
+        """What a replica knows of and is not among `read`, and replicas that did not answer.
+
+        Both are names of replicas, or origins of their logs.
+        """
         missed = {name: str(error) for name, error in self.missed.items()}
-        logs = sorted(set(known) - set(read))
-        found = [MissingLog(x, missed.pop(x.rpartition("/")[2], _NOT_ASKED)) for x in logs]
-        return found + [MissingLog(*one) for one in sorted(missed.items())]
+        names = sorted(set(known) - set(read))
+        found = [Missing(x, missed.pop(x.rpartition("/")[2], _NOT_ASKED)) for x in names]
+        return found + [Missing(*one) for one in sorted(missed.items())]
 
 
 async def _answer(answer: Awaitable[T]) -> tuple[T] | CliError:

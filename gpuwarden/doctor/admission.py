@@ -19,6 +19,7 @@ from gpuwarden.doctor.certificates import (
     moment_text,
 )
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
+from gpuwarden.doctor.each_replica import not_asked, of_each, where
 from gpuwarden.doctor.facts import (
     BINDINGS_WEBHOOK,
     MUTATING,
@@ -29,6 +30,7 @@ from gpuwarden.doctor.facts import (
     DryRun,
     Facts,
     Object,
+    Replica,
     UnknownError,
     labels_of,
     name_of,
@@ -57,6 +59,7 @@ _EXPECTED: Final = (
         _BINDINGS,
     ),
 )
+_CERT_MANAGER: Final = "cert-manager.io/v1"
 _LISTENER: Final = "admission"
 _NONE: Final = "there are no webhooks"
 _VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -97,14 +100,17 @@ def webhooks_are_registered(facts: Facts) -> Verdict:
 
 def _are_left_out(facts: Facts) -> bool:
     """Whether gpuwarden was installed without them: nobody serves and nobody calls any."""
-    status = facts.status.value
-    if status is None or any(one.name == _LISTENER for one in status.listeners):
+    replicas = facts.replicas.value
+    if replicas is None or any(_serves_webhooks(one) for one in replicas.asked):
         return False
     return all(facts.named(collection, name) is None for collection, name, _, _ in _EXPECTED)
 
 
+def _serves_webhooks(replica: Replica) -> bool:
+    return any(one.name == _LISTENER for one in replica.status.listeners)
+
+
 def _wrong_webhooks(facts: Facts) -> Iterator[str]:
-    policy = None
     for collection, configuration, names, calls in _EXPECTED:
         found = facts.named(collection, configuration)
         kind = _kind(collection)
@@ -121,13 +127,17 @@ def _wrong_webhooks(facts: Facts) -> Iterator[str]:
             if missing:
                 lacks = ", ".join(f"{verb} {what}" for verb, what in sorted(missing))
                 yield f"{name} ({kind}) is not asked about {lacks}"
-            if webhook.get("failurePolicy", "Fail") != "Fail":
-                policy = policy or facts.status.get().enforcement
-                if policy != "report":
-                    yield f"{name} ({kind}) has failurePolicy: {webhook['failurePolicy']}"
+            policy = webhook.get("failurePolicy", "Fail")
+            if policy != "Fail" and _enforcements(facts) != {"report"}:
+                yield f"{name} ({kind}) has failurePolicy: {policy}"
             enforced = _excluded(webhook) & _enforced(facts)
             if enforced:
                 yield f"{name} ({kind}) leaves out {some(enforced)}"
+
+
+def _enforcements(facts: Facts) -> set[str]:
+    """Of all replicas, which differ while a change is rolled out; raises UnknownError."""
+    return {one.status.enforcement for one in facts.asked}
 
 
 def _webhooks(facts: Facts) -> Iterator[Object]:
@@ -168,13 +178,19 @@ def bundle_verifies_what_is_served(facts: Facts) -> Verdict:
     if empty:
         expected = "the certificates of the authority, in base64, in every clientConfig.caBundle"
         return failed(f"no caBundle: {some(empty)}", expected, command)
-    chain = certificates_in(_listener(facts, _LISTENER).certificates.encode())
-    for one in ways:
-        fault = fault_of_chain(chain, one.bundle, one.name, facts.now.get())
-        if fault is not None:
-            expected = "a caBundle that verifies the certificate that the webhooks serve"
-            return failed(f"{one.webhook}: {fault}", expected, command)
-    return passed(f"for {some({one.name for one in ways})}")
+
+    def judge(replica: Replica) -> Verdict:
+        chain = certificates_in(_listener(replica, _LISTENER).certificates.encode())
+        if not chain:
+            raise UnknownError(f"the listener {_LISTENER} has no certificate")
+        for one in ways:
+            fault = fault_of_chain(chain, one.bundle, one.name, facts.now.get())
+            if fault is not None:
+                expected = "a caBundle that verifies the certificate that the webhooks serve"
+                return failed(f"{one.webhook}: {fault}", expected, command)
+        return passed(f"for {some({one.name for one in ways})}")
+
+    return of_each(facts, judge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +226,8 @@ def _kind(collection: Collection) -> str:
     return "mutating" if collection is MUTATING else "validating"
 
 
-def _listener(facts: Facts, name: str) -> pb.Listener:
-    for one in facts.status.get().listeners:
+def _listener(replica: Replica, name: str) -> pb.Listener:
+    for one in replica.status.listeners:
         if one.name == name:
             return one
     raise UnknownError(f"the controller has no listener {name}")
@@ -220,10 +236,7 @@ def _listener(facts: Facts, name: str) -> pb.Listener:
 def certificates_last(facts: Facts) -> Verdict:
     """When the first certificate that a listener serves or an authority in a bundle ends."""
     now = facts.now.get()
-    held = {
-        f"{listener.name} serves": certificates_in(listener.certificates.encode())
-        for listener in facts.status.get().listeners
-    }
+    held = _served(facts)
     for one in _ways(facts):
         held[f"caBundle of {one.webhook}"] = one.bundle[-1:]
     held = {what: chain for what, chain in held.items() if chain}
@@ -232,7 +245,9 @@ def certificates_last(facts: Facts) -> Verdict:
     ends = {what: first_end(chain) for what, chain in held.items()}
     first, soonest = min(ends.items(), key=lambda x: x[1])
     seen = f"{first}: it ends at {moment_text(soonest)}"
-    command = f"kubectl -n {facts.namespace} get secrets,certificates"
+    command = f"kubectl -n {facts.namespace} get secrets"
+    if _CERT_MANAGER in (facts.served.value or ()):
+        command += ",certificates"
     if soonest <= now:
         return failed(seen, "certificates that are valid", command)
     late = [what for what, chain in held.items() if any(is_late(x, now) for x in chain)]
@@ -242,12 +257,31 @@ def certificates_last(facts: Facts) -> Verdict:
             "certificates that are renewed before a quarter of their time is left",
             command,
         )
-    return passed(f"the first ends at {moment_text(soonest)}")
+    return passed(f"the first ends at {moment_text(soonest)}{not_asked(facts.replicas.get())}")
+
+
+def _served(facts: Facts) -> dict[str, tuple[x509.Certificate, ...]]:
+    """The chain of each listener, by the replicas that serve it; raises UnknownError."""
+    replicas = facts.replicas.get()
+    serving: dict[tuple[str, str], list[str]] = {}
+    for replica in replicas.asked:
+        for one in replica.status.listeners:
+            serving.setdefault((one.name, one.certificates), []).append(replica.name)
+    held = {}
+    for (listener, certificates), names in serving.items():
+        on = where(replicas, names)
+        what = f"{listener} on {on} serves" if on else f"{listener} serves"
+        held[what] = certificates_in(certificates.encode())
+    return held
 
 
 def api_server_shows_a_certificate(facts: Facts) -> Verdict:
     """Whether the webhooks know who calls them, and for how long."""
-    listener = _listener(facts, _LISTENER)
+    return of_each(facts, lambda replica: _api_server_by(facts, replica))
+
+
+def _api_server_by(facts: Facts, replica: Replica) -> Verdict:
+    listener = _listener(replica, _LISTENER)
     if not listener.demands_certificate:
         return warned(
             "the webhooks demand none: whoever reaches their port may ask about pods of its own"
@@ -257,7 +291,7 @@ def api_server_shows_a_certificate(facts: Facts) -> Verdict:
             f"kubectl -n {facts.namespace} get networkpolicies -o yaml",
         )
     if not listener.client_ends:
-        return not_checked("no API server has called this replica within a day")
+        return not_checked("no API server has called within a day")
     return _client_verdict(facts, listener, "the API server's")
 
 
@@ -274,10 +308,14 @@ def _client_verdict(facts: Facts, listener: pb.Listener, whose: str) -> Verdict:
 
 def scheduler_shows_a_certificate(facts: Facts) -> Verdict:
     """Whether the scheduler's certificate for the extender lasts."""
-    listener = _listener(facts, "extender")
-    if not listener.client_ends:
-        return not_checked("no scheduler has called this replica within a day")
-    return _client_verdict(facts, listener, "the scheduler's")
+
+    def judge(replica: Replica) -> Verdict:
+        listener = _listener(replica, "extender")
+        if not listener.client_ends:
+            return not_checked("no scheduler has called within a day")
+        return _client_verdict(facts, listener, "the scheduler's")
+
+    return of_each(facts, judge)
 
 
 def a_pod_is_mutated(facts: Facts) -> Verdict:
@@ -318,8 +356,7 @@ _ERRORS: Final = 400
 
 
 def _is_report(facts: Facts) -> bool:
-    status = facts.status.value
-    return status is not None and status.enforcement == "report"
+    return facts.replicas.value is not None and "report" in _enforcements(facts)
 
 
 def _has_variable(container: Object) -> bool:
@@ -374,7 +411,7 @@ def namespaces_are_enforced(facts: Facts) -> Verdict:
 SCHEDULER_CERTIFICATE: Final = Check(
     "scheduler-certificate",
     "the scheduler's client certificate lasts",
-    "As the scheduler has shown it to the extender of the replica that answers.",
+    "As the scheduler has shown it to the extender of each replica within a day.",
     scheduler_shows_a_certificate,
     "troubleshooting.md#a-client-certificate-ends",
 )
@@ -394,22 +431,22 @@ ADMISSION: Final = Group(
         Check(
             "webhooks-ca",
             "the caBundle verifies the served certificate",
-            "Each webhook's `caBundle` verifies what a controller serves, for the webhook's host.",
+            "Each webhook's `caBundle` verifies what each replica serves, for the webhook's host.",
             bundle_verifies_what_is_served,
             "troubleshooting.md#tls-handshakes-fail",
         ),
         Check(
             "certificates",
             "no certificate ends soon",
-            "What the listeners of a controller serve, and the last authority in each `caBundle`.",
+            "What the listeners of each replica serve, and the last authority in each `caBundle`.",
             certificates_last,
             "troubleshooting.md#a-new-certificate-is-not-served",
         ),
         Check(
             "api-server-certificate",
             "the API server shows its client certificate",
-            "On managed control planes, which cannot have one, the network must keep others from"
-            " the webhooks.",
+            "As it has shown it to each replica within a day. On managed control planes, which"
+            " cannot have one, the network must keep others from the webhooks.",
             api_server_shows_a_certificate,
             "troubleshooting.md#a-client-certificate-ends",
         ),

@@ -7,8 +7,9 @@ from gpuwarden.doctor.check import Group
 from gpuwarden.doctor.controllers import CONTROLLERS_GROUP
 from gpuwarden.doctor.kubernetes import API, APIS, BEFORE, KUBERNETES, VERSION
 from gpuwarden.doctor.log import LOG
-from gpuwarden.doctor.nodes import LABELLED, NODES_GROUP, RUNTIME_BEFORE, SHARED, VARIABLES
+from gpuwarden.doctor.nodes import LABELLED, NODES_GROUP, SHARED
 from gpuwarden.doctor.policies import POLICIES_GROUP
+from gpuwarden.doctor.runtime import RUNTIME_BEFORE, VARIABLES
 from gpuwarden.doctor.scheduler import SCHEDULER_GROUP
 from gpuwarden.doctor.spire import SPIRE, SPIRE_BEFORE
 

@@ -1,11 +1,13 @@
 """A check: what it is called, what it is about, and the function that judges the facts. Pure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
-from gpuwarden.doctor.facts import Facts, UnknownError
+from gpuwarden.doctor.facts import Facts, Replicas, UnknownError
+
+_ELSEWHERE: Final = "no way from here leads to it"
 
 
 class Outcome(StrEnum):
@@ -104,6 +106,8 @@ class Report:
     """The results of all checks, by group."""
 
     groups: tuple[tuple[Group, tuple[Result, ...]], ...]
+    replicas: Replicas | None = None
+    """Those of the controller that the results are about; None where none has answered."""
 
     def count(self, outcome: Outcome) -> int:
         """How many checks ended so."""
@@ -119,6 +123,7 @@ class Report:
         return {
             "success": self.is_success,
             "counts": {one.value: self.count(one) for one in Outcome},
+            "replicas": [] if self.replicas is None else list(_plain(self.replicas)),
             "groups": [
                 {
                     "name": group.name,
@@ -130,10 +135,20 @@ class Report:
         }
 
 
+def _plain(replicas: Replicas) -> Iterator[dict[str, Any]]:
+    for one in replicas.asked:
+        yield {"name": one.name, "answers": True, "why": ""}
+    for name, why in replicas.silent:
+        yield {"name": name, "answers": False, "why": why}
+    for name in replicas.elsewhere:
+        yield {"name": name, "answers": False, "why": _ELSEWHERE}
+
+
 def judge(groups: Iterable[Group], facts: Facts) -> Report:
     """Make every check."""
     return Report(
-        tuple((group, tuple(_result(check, facts) for check in group.checks)) for group in groups)
+        tuple((group, tuple(_result(check, facts) for check in group.checks)) for group in groups),
+        facts.replicas.value,
     )
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from gpuwarden.counted import counted
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
+from gpuwarden.doctor.each_replica import not_asked, of_each
 from gpuwarden.doctor.facts import (
     CONTROLLERS,
     LEASE,
@@ -12,6 +13,7 @@ from gpuwarden.doctor.facts import (
     SCORER,
     STATEFUL_SETS,
     Facts,
+    Replica,
     UnknownError,
 )
 from gpuwarden.doctor.kubernetes import CUSTOM_RESOURCES_CHECK, NAMESPACE
@@ -47,40 +49,62 @@ def controllers_run(facts: Facts) -> Verdict:
 
 
 def controller_answers(facts: Facts) -> Verdict:
-    """Whether the rest can be asked at all."""
-    if facts.status.value is None:
-        seen = facts.controller_error or facts.status.why
+    """Whether the rest can be asked at all, and of which replicas."""
+    replicas = facts.replicas.value
+    if replicas is None:
+        seen = facts.controller_error or facts.replicas.why
         return failed(seen, "a controller that answers", f"{_STATUS} --server SERVER")
-    status = facts.status.value
-    return passed(f"{status.replica} of cluster {status.cluster}")
+    clusters = sorted({one.status.cluster for one in replicas.asked})
+    names = ", ".join(one.name for one in replicas.asked)
+    seen = f"{names} of cluster {', '.join(clusters)}"
+    if replicas.elsewhere:
+        seen += f"; not asked from here: {', '.join(replicas.elsewhere)}"
+    if replicas.silent:
+        silent = "; ".join(f"{name}: {why}" for name, why in replicas.silent)
+        command = f"kubectl -n {facts.namespace} get pods -l app.kubernetes.io/component=controller"
+        return warned(f"no answer of {silent}; {seen}", "an answer of every replica", command)
+    return passed(seen)
 
 
 def controller_is_ready(facts: Facts) -> Verdict:
-    """Whether it decides."""
-    status = facts.status.get()
-    if status.not_ready:
-        return failed(status.not_ready, "a controller that is ready", _STATUS)
-    return passed("ready")
+    """Whether each replica decides."""
+
+    def judge(replica: Replica) -> Verdict:
+        if replica.status.not_ready:
+            return failed(replica.status.not_ready, "a controller that is ready", _STATUS)
+        return passed("ready")
+
+    return of_each(facts, judge)
 
 
 def controller_has_no_warnings(facts: Facts) -> Verdict:
     """Everything that readiness warns of."""
-    warnings = facts.status.get().warnings
-    if warnings:
-        return warned("; ".join(warnings), "no warnings", _STATUS)
-    return passed("none")
+
+    def judge(replica: Replica) -> Verdict:
+        if replica.status.warnings:
+            return warned("; ".join(replica.status.warnings), "no warnings", _STATUS)
+        return passed("none")
+
+    return of_each(facts, judge)
 
 
 def versions_are_equal(facts: Facts) -> Verdict:
-    """Whether controller, agents and this program are of one version."""
-    status = facts.status.get()
-    found = {f"controller {status.version}": status.version}
-    found |= {f"{counted(one.count, 'agent')} {one.name}": one.name for one in status.agents}
+    """Whether controllers, agents and this program are of one version."""
+    controllers = {one.name: one.status.version for one in facts.asked}
+    several = len(set(controllers.values())) > 1
+    found = {f"{x if several else 'controller'} {y}": y for x, y in controllers.items()}
+    agents: dict[str, int] = {}
+    for replica in facts.asked:
+        for one in replica.status.agents:
+            agents[one.name] = max(one.count, agents.get(one.name, 0))
+    found |= {f"{counted(count, 'agent')} {x}": x for x, count in sorted(agents.items())}
     found[f"this program {facts.version_here}"] = facts.version_here
     if len(set(found.values())) > 1:
         command = f"kubectl -n {facts.namespace} rollout status daemonset gpuwarden-agent"
+        if several:
+            command = f"kubectl -n {facts.namespace} rollout status statefulset {CONTROLLERS}"
         return warned(", ".join(found), "one version", command)
-    return passed(status.version)
+    return passed(facts.version_here + not_asked(facts.replicas.get()))
 
 
 def lease_is_fresh(facts: Facts) -> Verdict:
@@ -102,7 +126,11 @@ def lease_is_fresh(facts: Facts) -> Verdict:
 
 def store_is_reachable(facts: Facts) -> Verdict:
     """Whether enrollments, reservations and the cluster's objects can be read."""
-    metrics = facts.metrics.get()
+    return of_each(facts, lambda replica: _store_of(facts, replica))
+
+
+def _store_of(facts: Facts, replica: Replica) -> Verdict:
+    metrics = replica.metrics.get()
     gone = []
     if metrics.value(names.STORE_AVAILABLE) == 0:
         gone.append("enrollments cannot be read")
@@ -115,8 +143,8 @@ def store_is_reachable(facts: Facts) -> Verdict:
     }
     gone += [f"{what} are {age:.0f} s old" for what, age in sorted(old.items())]
     if gone:
-        command = f"kubectl -n {facts.namespace} logs {CONTROLLERS}-0 --tail=100"
-        return failed("; ".join(gone), "answers of the Kubernetes API", command)
+        expected = "answers of the Kubernetes API"
+        return failed("; ".join(gone), expected, facts.log_of(replica.name))
     if metrics.value(names.STORE_AVAILABLE) is None:
         raise UnknownError(f"{names.STORE_AVAILABLE.name} is not among the controller's metrics")
     return passed("enrollments and ledger can be read")
@@ -124,8 +152,10 @@ def store_is_reachable(facts: Facts) -> Verdict:
 
 def enforcement_is_on(facts: Facts) -> Verdict:
     """Whether refusals are carried out."""
-    status = facts.status.get()
-    if status.enforcement == "report":
+
+    def judge(replica: Replica) -> Verdict:
+        if replica.status.enforcement != "report":
+            return passed(replica.status.enforcement)
         return warned(
             "report: everything is judged, nothing is refused",
             "enforcement: namespaces",
@@ -135,23 +165,32 @@ def enforcement_is_on(facts: Facts) -> Verdict:
                 "enforcement=namespaces",
             ),
         )
-    return passed(status.enforcement)
+
+    return of_each(facts, judge)
 
 
 def gpus_are_real(facts: Facts) -> Verdict:
     """Whether made-up GPUs are refused."""
-    if facts.metrics.get().value(names.EVALUATION) == 1:
+
+    def judge(replica: Replica) -> Verdict:
+        if replica.metrics.get().value(names.EVALUATION) != 1:
+            return passed("no evaluation")
         return warned(
             "an evaluation: GPUs may be made up, and every node has level none",
             "evaluation.enabled: false, wherever anybody relies on an answer",
             f"helm uninstall {facts.release or 'gpuwarden'} --namespace {facts.namespace}",
         )
-    return passed("no evaluation")
+
+    return of_each(facts, judge)
 
 
 def scorer_answers(facts: Facts) -> Verdict:
     """Whether hints come and runs are learned for good."""
-    metrics = facts.metrics.get()
+    return of_each(facts, lambda replica: _scorer_of(facts, replica))
+
+
+def _scorer_of(facts: Facts, replica: Replica) -> Verdict:
+    metrics = replica.metrics.get()
     answers = {
         dict(labels)["path"]: value
         for (name, labels), value in metrics.samples.items()
@@ -159,15 +198,15 @@ def scorer_answers(facts: Facts) -> Verdict:
     }
     if not answers:
         return not_checked("no scorer is configured")
-    log = f"kubectl -n {facts.namespace} logs"
     silent = sorted(path for path, value in answers.items() if not value)
     if silent:
         seen = f"five failures in a row at {', '.join(silent)}"
-        return warned(seen, "a scorer that answers", f"{log} {CONTROLLERS}-0 --tail=100")
+        return warned(seen, "a scorer that answers", facts.log_of(replica.name))
     unsaved = int(metrics.value(names.HINT_RUNS_UNSAVED) or 0)
     if unsaved:
         seen = f"{counted(unsaved, 'run')} that the scorer could not save"
-        return warned(seen, "a database that takes what is learned", f"{log} {SCORER}-0 --tail=100")
+        expected = "a database that takes what is learned"
+        return warned(seen, expected, facts.log_of(f"{SCORER}-0"))
     return passed("it answers")
 
 
@@ -186,7 +225,8 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "controller-answers",
             "a controller answers you",
-            "The checks below are about this replica.",
+            "Every replica that can be reached is asked; one that does not answer is a warning."
+            " Checks below are about all that answer, and name those that differ.",
             controller_answers,
             "inspect-grpc.md#what-goes-wrong",
         ),
@@ -221,7 +261,7 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "store",
             "the store of enrollments and reservations is reachable",
-            f"The controller's copies of its objects are less than {_STALE_WATCH_S:.0f} s old.",
+            f"Each replica's copies of its objects are less than {_STALE_WATCH_S:.0f} s old.",
             store_is_reachable,
             "ledger.md#states",
         ),
@@ -242,8 +282,8 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "scorer",
             "the scorer of hints answers and saves what it learns",
-            "By what the replica met when it asked it, and reported runs to it. Without it pods are"
-            " created as they are.",
+            "By what each replica met when it asked it, and reported runs to it. Without it pods"
+            " are created as they are.",
             scorer_answers,
             "troubleshooting.md#pods-get-no-hints",
         ),

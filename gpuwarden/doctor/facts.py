@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
@@ -247,6 +248,37 @@ def read_metrics(text: str) -> Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Replica:
+    """What one replica of the controller reports."""
+
+    status: pb.GetStatusResponse
+    fleet: Fact[tuple[pb.Node, ...]] = field(default_factory=Fact)
+    metrics: Fact[Metrics] = field(default_factory=Fact)
+
+    @property
+    def name(self) -> str:
+        """Its own, which is that of its pod."""
+        return self.status.replica
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """All replicas that are known of."""
+
+    asked: tuple[Replica, ...]
+    """Those that have answered: one or more, by name."""
+    silent: tuple[tuple[str, str], ...] = ()
+    """Those that have not: name, or where it was looked for, and why."""
+    elsewhere: tuple[str, ...] = ()
+    """Names of further ones, to which no way leads from here."""
+
+    @property
+    def unheard(self) -> tuple[str, ...]:
+        """Names of all that have not answered."""
+        return (*(name for name, _ in self.silent), *self.elsewhere)
+
+
+@dataclass(frozen=True, slots=True)
 class LogVerdict:
     """What verifying an audit log, or its end, found."""
 
@@ -305,9 +337,7 @@ class Facts:
     """A pod with a requirement."""
     wrong_pod: Fact[DryRun] = field(default_factory=Fact)
     """A pod with a requirement that cannot be read."""
-    status: Fact[pb.GetStatusResponse] = field(default_factory=Fact)
-    fleet: Fact[tuple[pb.Node, ...]] = field(default_factory=Fact)
-    metrics: Fact[Metrics] = field(default_factory=Fact)
+    replicas: Fact[Replicas] = field(default_factory=Fact)
     logs: Fact[Logs] = field(default_factory=Fact)
 
     def all(self, collection: Collection) -> tuple[Object, ...]:
@@ -320,6 +350,19 @@ class Facts:
             if name_of(one) == name and one["metadata"].get("namespace") in {None, self.namespace}:
                 return one
         return None
+
+    @property
+    def asked(self) -> tuple[Replica, ...]:
+        """The replicas that have answered; raises UnknownError."""
+        return self.replicas.get().asked
+
+    def in_pod(self, pod: str, command: str) -> str:
+        """`command`, run in a pod of gpuwarden's."""
+        return f"kubectl -n {self.namespace} exec {quote(pod)} -- {command}"
+
+    def log_of(self, pod: str) -> str:
+        """The command that shows what a pod of gpuwarden's has logged."""
+        return f"kubectl -n {self.namespace} logs {quote(pod)} --tail=100"
 
     @property
     def release(self) -> str:

@@ -15,7 +15,8 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.audit.tree_check import Wanted
 from gpuwarden.counted import counted
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, passed, warned
-from gpuwarden.doctor.facts import CONTROLLERS, Fact, Facts, Logs, LogVerdict, UnknownError, some
+from gpuwarden.doctor.each_replica import of_each
+from gpuwarden.doctor.facts import Fact, Facts, Logs, LogVerdict, Replica, UnknownError, some
 from gpuwarden.telemetry import names
 
 END_RECORDS: Final = 2 * CHECKPOINT_RECORDS
@@ -34,13 +35,17 @@ _WHOLE: Final = "`gpuwarden audit verify` checks a whole log"
 
 def log_takes_records(facts: Facts) -> Verdict:
     """Whether grants can be recorded."""
-    metrics = facts.metrics.get()
+    return of_each(facts, lambda replica: _taken_by(facts, replica))
+
+
+def _taken_by(facts: Facts, replica: Replica) -> Verdict:
+    metrics = replica.metrics.get()
     available = metrics.value(names.AUDIT_AVAILABLE)
     if available is None:
         raise UnknownError(f"{names.AUDIT_AVAILABLE.name} is not among the controller's metrics")
     if not available:
-        command = f"kubectl -n {facts.namespace} logs gpuwarden-controller-0 --tail=100"
-        return failed("the log takes no grants", "a log that can be written", command)
+        expected = "a log that can be written"
+        return failed("the log takes no grants", expected, facts.log_of(replica.name))
     return passed(counted(int(metrics.value(names.AUDIT_SEQUENCE) or 0), "record"))
 
 
@@ -81,20 +86,23 @@ def _verify(facts: Facts, one: LogVerdict) -> str:
 
 
 def _in_pod(facts: Facts, pod: str) -> str:
-    exec_ = f"kubectl -n {facts.namespace} exec {quote(pod)}"
-    return f"{exec_} -- gpuwarden audit verify {_FOLDER}"
+    return facts.in_pod(pod, f"gpuwarden audit verify {_FOLDER}")
 
 
 def nobody_accuses_the_log(facts: Facts) -> Verdict:
     """Whether agents have seen the log shrink or change."""
-    alarms = facts.status.get().alarms
-    if not alarms:
-        return passed("no alarms")
-    return failed(
-        some(f"{one.node} reports {', '.join(one.codes)}" for one in alarms),
-        "no alarms of agents",
-        _in_pod(facts, f"{CONTROLLERS}-0"),
-    )
+
+    def judge(replica: Replica) -> Verdict:
+        alarms = replica.status.alarms
+        if not alarms:
+            return passed("no alarms")
+        return failed(
+            some(f"{one.node} reports {', '.join(one.codes)}" for one in alarms),
+            "no alarms of agents",
+            _in_pod(facts, replica.name),
+        )
+
+    return of_each(facts, judge)
 
 
 # --- what verifying finds

@@ -1,25 +1,35 @@
 """Checks of GPU nodes: agents, evidence, clocks, drivers, and what gives pods their GPUs. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gpuwarden.counted import counted
-from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
+from gpuwarden.doctor.check import (
+    Check,
+    Group,
+    Outcome,
+    Verdict,
+    failed,
+    not_checked,
+    passed,
+    warned,
+)
+from gpuwarden.doctor.each_replica import of_each
 from gpuwarden.doctor.facts import (
     AGENTS,
     DAEMON_SETS,
     NODES,
-    OPERATOR_POLICIES,
     PODS,
-    RUNTIME_CLASSES,
     Fact,
     Facts,
     Object,
+    Replica,
     labels_of,
     name_of,
     pod_spec,
     some,
 )
+from gpuwarden.doctor.runtime import RUNTIME, VARIABLES
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry import names
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -50,11 +60,6 @@ _UNREAD: Final = frozenset(
 _CLOCKS: Final = frozenset({ReasonCode.CLOCK_SKEW, ReasonCode.CLOCK_BACKWARDS})
 _CLOCK: Final = "clock"
 """Word in a node's warning about its clock."""
-_LISTS: Final = "DEVICE_LIST_STRATEGY"
-_CDI_ALONE: Final = frozenset({"cdi-cri", "cdi-annotations"})
-_UNPRIVILEGED: Final = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
-_PLUGIN_IMAGES: Final = ("k8s-device-plugin",)
-_TOOLKIT_IMAGES: Final = ("container-toolkit",)
 
 
 def gpu_nodes(facts: Facts) -> tuple[Object, ...]:
@@ -105,13 +110,28 @@ def _matches(labels: Mapping[str, str], wanted: Object) -> bool:
     return True
 
 
-def fleet_of(facts: Facts) -> tuple[pb.Node, ...]:
-    """Nodes that have shown GPUs, or should: of a node without any nobody wants evidence.
+def fleet_of(facts: Facts, replica: Replica) -> tuple[pb.Node, ...]:
+    """Nodes that have shown it GPUs, or should: of a node without any nobody wants evidence.
+
+    What has shown some to another replica should. Raises UnknownError.
+    """
+    reported = (x for one in facts.asked for x in one.fleet.value or ())
+    expected = {x.name for x in reported if x.state != _UNKNOWN}
+    expected |= {name_of(one) for one in gpu_nodes(facts)}
+    return tuple(x for x in replica.fleet.get() if x.state != _UNKNOWN or x.name in expected)
+
+
+def whole_fleet(facts: Facts) -> tuple[pb.Node, ...]:
+    """Each node as a replica reports it that holds its evidence, if one does.
 
     Raises UnknownError.
     """
-    expected = {name_of(one) for one in gpu_nodes(facts)}
-    return tuple(x for x in facts.fleet.get() if x.state != _UNKNOWN or x.name in expected)
+    found: dict[str, pb.Node] = {}
+    for replica in facts.asked:
+        for one in fleet_of(facts, replica):
+            if one.name not in found or one.state == _ELIGIBLE:
+                found[one.name] = one
+    return tuple(found.values())
 
 
 def _offers(node: Object) -> bool:
@@ -192,8 +212,12 @@ def _is_ready_agent(pod: Object) -> bool:
 
 
 def evidence_is_fresh(facts: Facts) -> Verdict:
-    """Whether the controller holds valid evidence of each node."""
-    fleet = fleet_of(facts)
+    """Whether each replica holds valid evidence of each node."""
+    return of_each(facts, lambda replica: _evidence_of(facts, replica))
+
+
+def _evidence_of(facts: Facts, replica: Replica) -> Verdict:
+    fleet = fleet_of(facts, replica)
     if not fleet:
         return warned("the controller knows no GPU node", "nodes with agents", "gpuwarden nodes")
     out = [one for one in fleet if one.state != _ELIGIBLE]
@@ -213,9 +237,13 @@ def _code(node: pb.Node) -> str:
 
 
 def clocks_agree(facts: Facts) -> Verdict:
-    """Whether the nodes' wall clocks are the controller's, and that one is steady."""
-    fleet = fleet_of(facts)
-    suspect = facts.metrics.get().value(names.CLOCK_SUSPECT)
+    """Whether the nodes' wall clocks are each replica's, and that one is steady."""
+    return of_each(facts, lambda replica: _clocks_by(facts, replica))
+
+
+def _clocks_by(facts: Facts, replica: Replica) -> Verdict:
+    fleet = fleet_of(facts, replica)
+    suspect = replica.metrics.get().value(names.CLOCK_SUSPECT)
     expected, command = "clocks that are synchronised", "chronyc tracking"
     if suspect:
         return failed("the controller's wall clock moved against boot time", expected, command)
@@ -230,7 +258,11 @@ def clocks_agree(facts: Facts) -> Verdict:
 
 def gpus_are_read(facts: Facts) -> Verdict:
     """Whether NVML and the driver answer on each node."""
-    fleet = fleet_of(facts)
+    return of_each(facts, lambda replica: _gpus_by(facts, replica))
+
+
+def _gpus_by(facts: Facts, replica: Replica) -> Verdict:
+    fleet = fleet_of(facts, replica)
     unread = [one for one in fleet if one.code in _UNREAD]
     if unread:
         first = min(unread, key=lambda one: one.name)
@@ -254,7 +286,7 @@ def gpus_are_read(facts: Facts) -> Verdict:
 
 def modes_fit(facts: Facts) -> Verdict:
     """Whether kubelet gives GPUs away exactly on nodes of the mode `plugin`."""
-    modes = {one.name: one for one in fleet_of(facts)}
+    modes = {one.name: one for one in whole_fleet(facts)}
     wrong = []
     for node in facts.all(NODES):
         known = modes.get(name_of(node))
@@ -268,8 +300,8 @@ def modes_fit(facts: Facts) -> Verdict:
         return failed(
             some(wrong),
             "a device plugin on nodes of mode plugin, and none on nodes of mode env",
-            "kubectl get nodes -o custom-columns=NAME:.metadata.name,"
-            "GPUS:.status.capacity.nvidia\\.com/gpu",
+            "kubectl get nodes -o 'custom-columns=NAME:.metadata.name,"
+            "GPUS:.status.capacity.nvidia\\.com/gpu'",
         )
     return passed(_counted(one.mode for one in modes.values()))
 
@@ -295,101 +327,22 @@ def gpus_are_not_shared(facts: Facts) -> Verdict:
     return passed("every GPU is counted once")
 
 
-def images_see_no_other_gpus(facts: Facts) -> Verdict:
-    """Whether an image's own NVIDIA_VISIBLE_DEVICES could show every GPU (N13)."""
-    plugins = dict(_settings(facts, _PLUGIN_IMAGES, _LISTS, "devicePlugin"))
-    if not plugins:
-        return not_checked("no DaemonSet of NVIDIA's device plugin is seen")
-    alone = {
-        where: text
-        for where, text in plugins.items()
-        if text and set(text.replace(" ", "").split(",")) <= _CDI_ALONE
-    }
-    if not alone:
-        return passed("the device plugin sets NVIDIA_VISIBLE_DEVICES in containers")
-    toolkits = dict(_settings(facts, _TOOLKIT_IMAGES, _UNPRIVILEGED, "toolkit"))
-    if toolkits and all(text.lower() == "false" for text in toolkits.values()):
-        return passed("the toolkit takes no variables of unprivileged containers")
-    where, text = min(alone.items())
-    seen = f"{where} has {_LISTS}={text}"
-    expected = f"{_UNPRIVILEGED}=false for the container toolkit, or envvar among the strategies"
-    if toolkits:
-        toolkit = min(toolkits)
-        return failed(
-            f"{seen}, and {toolkit} does not set {_UNPRIVILEGED}=false:"
-            " an image may name every GPU",
-            expected,
-            f"kubectl set env {toolkit} {_UNPRIVILEGED}=false"
-            if toolkit.startswith("daemonset/")
-            else f"kubectl edit {toolkit}",
-        )
-    return warned(
-        f"{seen}; the toolkit's settings are on the nodes and not seen from here",
-        expected,
-        "nvidia-ctk config --in-place --set"
-        " accept-nvidia-visible-devices-envvar-when-unprivileged=false",
-    )
-
-
-def _settings(
-    facts: Facts, images: tuple[str, ...], variable: str, section: str
-) -> Iterator[tuple[str, str]]:
-    """Where such a program runs, as kubectl names it, and its variable; empty where it has none."""
-    for one in facts.all(DAEMON_SETS):
-        for container in pod_spec(one)["containers"]:
-            if any(x in container.get("image", "") for x in images) and name_of(one) != AGENTS:
-                values = {x["name"]: x.get("value", "") for x in container.get("env") or ()}
-                where = f"daemonset/{name_of(one)} -n {one['metadata']['namespace']}"
-                yield where, values.get(variable, "")
-    for one in facts.all(OPERATOR_POLICIES):
-        env = (one["spec"].get(section) or {}).get("env") or ()
-        values = {x["name"]: x.get("value", "") for x in env}
-        if variable in values:
-            yield f"clusterpolicy/{name_of(one)}", values[variable]
-
-
-def runtime_class_exists(facts: Facts) -> Verdict:
-    """Whether the agents' RuntimeClass is there."""
-    agents = facts.named(DAEMON_SETS, AGENTS)
-    if agents is None:
-        return failed(f"no DaemonSet {AGENTS}", "an agent on every GPU node", facts.reapply(_APPLY))
-    wanted = pod_spec(agents).get("runtimeClassName")
-    there = {name_of(one) for one in facts.all(RUNTIME_CLASSES)}
-    if wanted is None:
-        return passed("agents use the nodes' default runtime")
-    if wanted not in there:
-        return failed(
-            f"agents name the RuntimeClass {wanted}, and there is none",
-            f"one of: {some(there) or 'none is there'}",
-            "kubectl get runtimeclasses",
-        )
-    return passed(wanted)
-
-
-_APPLY: Final = "kubectl apply -k OVERLAY"
-
-
-def runtime_class_before(facts: Facts) -> Verdict:
-    """Whether there is NVIDIA's RuntimeClass, before agents are there."""
-    there = {name_of(one) for one in facts.all(RUNTIME_CLASSES)}
-    if "nvidia" in there:
-        return passed("nvidia")
-    return warned(
-        "no RuntimeClass nvidia",
-        "that class, or NVIDIA's runtime as the default of GPU nodes",
-        "kubectl get runtimeclasses",
-    )
-
-
 def nodes_are_protected(facts: Facts) -> Verdict:
     """Whether pods that were not admitted are kept off GPU nodes."""
-    if facts.status.get().protection != "cluster":
+
+    def judge(replica: Replica) -> Verdict:
+        if replica.status.protection == "cluster":
+            return passed(replica.status.protection)
         return warned(
             "protection: namespaces: no pod is promised more of its GPUs than `node`",
             "protection: cluster, the policy gpuwarden-protection and the taint",
             "gpuwarden protection check",
         )
-    managed = {one.name for one in fleet_of(facts)}
+
+    mode = of_each(facts, judge)
+    if mode.outcome is not Outcome.PASSED:
+        return mode
+    managed = {one.name for one in whole_fleet(facts)}
     bare = [name_of(x) for x in facts.all(NODES) if name_of(x) in managed and not _is_tainted(x)]
     if bare:
         return failed(
@@ -420,19 +373,6 @@ SHARED: Final = Check(
     gpus_are_not_shared,
     "binding-webhook.md#after-start",
 )
-VARIABLES: Final = Check(
-    "device-variables",
-    "no image can name GPUs that its pod has not got",
-    "Where a device plugin gives CDI devices alone, NVIDIA_VISIBLE_DEVICES of an image may count.",
-    images_see_no_other_gpus,
-    "threat-model.md",
-)
-RUNTIME_BEFORE: Final = Check(
-    "runtime-class-nvidia",
-    "there is NVIDIA's RuntimeClass",
-    "Agents need NVIDIA's container runtime, by the class `nvidia` or as the nodes' default.",
-    runtime_class_before,
-)
 NODES_GROUP: Final = Group(
     "nodes",
     "GPU nodes",
@@ -448,14 +388,14 @@ NODES_GROUP: Final = Group(
         Check(
             "evidence",
             "every node's evidence is fresh",
-            "",
+            "On each replica: a node shows it to all of them.",
             evidence_is_fresh,
             "troubleshooting.md#a-node-has-no-evidence-or-is-stale",
         ),
         Check(
             "clocks",
             "clocks agree",
-            "Those of nodes with the controller's.",
+            "Those of nodes with each replica's.",
             clocks_agree,
             "troubleshooting.md#clocks-differ",
         ),
@@ -475,12 +415,7 @@ NODES_GROUP: Final = Group(
         ),
         SHARED,
         VARIABLES,
-        Check(
-            "runtime-class",
-            "the agents' RuntimeClass exists",
-            "Where the DaemonSet names none, the nodes' default runtime has to be NVIDIA's.",
-            runtime_class_exists,
-        ),
+        RUNTIME,
         Check(
             "protection",
             "GPU nodes are protected",

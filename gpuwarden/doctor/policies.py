@@ -26,7 +26,7 @@ def policies_are_bound(facts: Facts) -> Verdict:
 def protection_is_bound(facts: Facts) -> Verdict:
     """Whether the policy behind `protection: cluster` is there."""
     wrong = _faults(facts, PROTECTION_POLICY)
-    if facts.status.get().protection != "cluster":
+    if all(one.status.protection != "cluster" for one in facts.asked):
         return not_checked("protection is namespaces")
     if wrong:
         command = facts.reapply(
@@ -54,7 +54,7 @@ def _faults(facts: Facts, name: str) -> list[str]:
 
 
 def _reports(facts: Facts) -> bool:
-    return facts.status.get().enforcement == "report"
+    return all(one.status.enforcement == "report" for one in facts.asked)
 
 
 POLICIES_GROUP: Final = Group(

@@ -7,11 +7,13 @@ from typing import Any, Final
 from gpuwarden.counted import counted
 from gpuwarden.doctor.admission import SCHEDULER_CERTIFICATE
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
+from gpuwarden.doctor.each_replica import not_asked
 from gpuwarden.doctor.facts import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     SCHEDULER,
     Facts,
+    Replica,
     UnknownError,
     name_of,
     pod_spec,
@@ -27,6 +29,8 @@ _LONGEST_S: Final = 30.0
 _DURATION: Final = re.compile(r"(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 _ELSEWHERE: Final = "no Deployment gpuwarden-scheduler: the cluster's own scheduler is not seen"
 _EXTENDER: Final = "extender"
+_CLOSED: Final = "closed"
+"""A cause of a handshake that failed: the client hung up."""
 _KUBERNETES_OWN: Final = "default-scheduler"
 
 
@@ -152,20 +156,45 @@ def _shown(value: object) -> str:
 
 
 def scheduler_reaches_the_extender(facts: Facts) -> Verdict:
-    """Whether somebody has asked the extender, and nobody is turned away."""
-    metrics = facts.metrics.get()
-    asked = metrics.total(names.EXTENDER_REQUESTS)
-    refused = metrics.total(names.HANDSHAKE_FAILURES, listener=_EXTENDER)
-    done = metrics.total(names.HANDSHAKES_COMPLETED, listener=_EXTENDER)
-    if not asked and refused and not done:
-        return failed(
-            f"{refused:.0f} TLS handshakes failed and none succeeded",
-            "a scheduler that the extender lets in",
-            "gpuwarden status",
+    """Whether somebody has asked the extender, and no replica turns everybody away.
+
+    A scheduler keeps its connection to one replica: that the others are not asked is no fault.
+    """
+    replicas = facts.replicas.get()
+    read = [one for one in replicas.asked if one.metrics.value is not None]
+    asked = int(sum(one.metrics.get().total(names.EXTENDER_REQUESTS) for one in read))
+    counts = {one.name: _turned_away(one, is_asked=asked > 0) for one in read}
+    closed = {name: count for name, count in counts.items() if count}
+    if closed:
+        seen = ", ".join(f"{count:.0f} on {name}" for name, count in closed.items())
+        return (warned if asked else failed)(
+            f"TLS handshakes failed and none succeeded: {seen}; {counted(asked, 'request')} in all",
+            "a scheduler that the extender of every replica lets in",
+            facts.log_of(min(closed)),
         )
-    if not asked:
-        return not_checked("nobody has asked the extender of this replica since it started")
-    return passed(counted(int(asked), "request"))
+    unread = [one for one in replicas.asked if one not in read]
+    if unread and not asked:
+        raise UnknownError(unread[0].metrics.why)
+    rest = "".join(f"; not of {one.name}: {one.metrics.why}" for one in unread) + not_asked(
+        replicas
+    )
+    if asked:
+        return passed(f"{counted(asked, 'request')}{rest}")
+    return not_checked(f"nobody has asked the extender of a replica since it started{rest}")
+
+
+def _turned_away(replica: Replica, *, is_asked: bool) -> float:
+    """Handshakes that failed, where none succeeded.
+
+    Where other replicas are asked, whoever hangs up here is taken for a probe.
+    """
+    metrics = replica.metrics.get()
+    if metrics.total(names.HANDSHAKES_COMPLETED, listener=_EXTENDER):
+        return 0
+    failures = metrics.total(names.HANDSHAKE_FAILURES, listener=_EXTENDER)
+    if is_asked:
+        failures -= metrics.total(names.HANDSHAKE_FAILURES, listener=_EXTENDER, cause=_CLOSED)
+    return failures
 
 
 SCHEDULER_GROUP: Final = Group(
@@ -192,7 +221,8 @@ SCHEDULER_GROUP: Final = Group(
         Check(
             "scheduler-extender",
             "the scheduler reaches the extender",
-            "By the requests and TLS handshakes that the replica has counted.",
+            "By the requests that all replicas together have counted. A replica on which TLS"
+            " handshakes failed and none succeeded is a warning.",
             scheduler_reaches_the_extender,
             "troubleshooting.md#tls-handshakes-fail",
         ),

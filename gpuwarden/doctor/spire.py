@@ -3,7 +3,16 @@
 from typing import Final
 
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
-from gpuwarden.doctor.facts import DAEMON_SETS, SPIFFE_IDS, Facts, UnknownError, name_of, some
+from gpuwarden.doctor.each_replica import of_each
+from gpuwarden.doctor.facts import (
+    DAEMON_SETS,
+    SPIFFE_IDS,
+    Facts,
+    Replica,
+    UnknownError,
+    name_of,
+    some,
+)
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry import names
 
@@ -30,8 +39,12 @@ def spire_is_installed(facts: Facts) -> Verdict:
 
 
 def spire_answers(facts: Facts) -> Verdict:
-    """Whether the controller can ask the SPIRE server."""
-    spire = facts.status.get().spire
+    """Whether each replica can ask the SPIRE server."""
+    return of_each(facts, lambda replica: _server_by(facts, replica))
+
+
+def _server_by(facts: Facts, replica: Replica) -> Verdict:
+    spire = replica.status.spire
     if not spire.configured:
         return warned(
             "spire.server is off: every level ends at L0",
@@ -39,17 +52,18 @@ def spire_answers(facts: Facts) -> Verdict:
             "gpuwarden config print --process controller --config FILE",
         )
     if spire.error:
-        return failed(spire.error, "a SPIRE server that answers the controller", _logs(facts))
+        expected = "a SPIRE server that answers the controller"
+        return failed(spire.error, expected, facts.log_of(replica.name))
     return passed("the server answers")
-
-
-def _logs(facts: Facts) -> str:
-    return f"kubectl -n {facts.namespace} logs gpuwarden-controller-0 --tail=100"
 
 
 def spire_lets_read_only(facts: Facts) -> Verdict:
     """Whether the controller could issue SVIDs if it were taken over."""
-    spire = facts.status.get().spire
+    return of_each(facts, _rights_by)
+
+
+def _rights_by(replica: Replica) -> Verdict:
+    spire = replica.status.spire
     if not spire.configured:
         return not_checked("spire.server is off")
     if spire.excessive:
@@ -65,11 +79,15 @@ def spire_lets_read_only(facts: Facts) -> Verdict:
 
 def entries_are_right(facts: Facts) -> Verdict:
     """Whether SPIRE knows controller and agents."""
-    spire = facts.status.get().spire
+    return of_each(facts, lambda replica: _entries_by(facts, replica))
+
+
+def _entries_by(facts: Facts, replica: Replica) -> Verdict:
+    spire, fleet = replica.status.spire, replica.fleet.get()
     wrong = ["no registration entry of the controller"] if spire.unregistered else []
-    out = [one.name for one in facts.fleet.get() if one.code in _OF_ENTRIES]
+    out = [one.name for one in fleet if one.code in _OF_ENTRIES]
     if out:
-        codes = sorted({one.code for one in facts.fleet.get() if one.code in _OF_ENTRIES})
+        codes = sorted({one.code for one in fleet if one.code in _OF_ENTRIES})
         wrong.append(f"{', '.join(codes)} of {some(out)}")
     objects = {name_of(x): x for x in facts.all(SPIFFE_IDS) if name_of(x) in _OBJECTS}
     wrong += [f"{name} has admin: true" for name, x in objects.items() if x["spec"].get("admin")]
@@ -95,10 +113,14 @@ def _register(facts: Facts) -> str:
 
 def svids_are_valid(facts: Facts) -> Verdict:
     """Whether the controller's SVID and those that agents show are valid now."""
-    left = facts.metrics.get().value(names.SVID_EXPIRY)
+    return of_each(facts, _svids_by)
+
+
+def _svids_by(replica: Replica) -> Verdict:
+    left = replica.metrics.get().value(names.SVID_EXPIRY)
     if left is None:
         raise UnknownError(f"{names.SVID_EXPIRY.name} is not among the controller's metrics")
-    out = [one for one in facts.fleet.get() if one.code in _OF_SVIDS]
+    out = [one for one in replica.fleet.get() if one.code in _OF_SVIDS]
     if left <= 0:
         seen = "the controller has no valid SVID"
         return failed(seen, "an SVID that SPIRE renews", "gpuwarden status")
@@ -153,7 +175,7 @@ SPIRE: Final = Group(
         Check(
             "svids",
             "the SVIDs are valid",
-            "The controller's own, and those that agents have shown.",
+            "Each replica's own, and those that agents have shown it.",
             svids_are_valid,
             "spire.md#svids-and-ca",
         ),

@@ -27,6 +27,8 @@ from gpuwarden.doctor.facts import (
     Logs,
     LogVerdict,
     Metrics,
+    Replica,
+    Replicas,
     read_metrics,
     reading_rights,
 )
@@ -41,6 +43,7 @@ from tests.builders.web_certificates import WebCa
 from tests.fakes.admission import AdmissionWorld
 
 ROOT = Path(__file__).resolve().parents[2]
+REPLICAS = ("gpuwarden-controller-0", "gpuwarden-controller-1")
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SERVICE = "gpuwarden-admission.gpuwarden-system.svc"
 CONFIGURATION = "gpuwarden-scheduler-configuration"
@@ -103,9 +106,7 @@ def healthy(folder: Path, objects: Iterable[Object] | None = None) -> Facts:
             for one in (*reading_rights("gpuwarden-system"), *INSTALLING_RIGHTS)
         },
         objects={one: Fact(_of(one, [*found, *_made()])) for one in COLLECTIONS},
-        status=Fact(_status(chain)),
-        fleet=Fact(tuple(_fleet())),
-        metrics=Fact(read_metrics(METRICS)),
+        replicas=Fact(Replicas(tuple(_replica(name, chain) for name in REPLICAS))),
         logs=Fact(Logs((LogVerdict("lab/gpuwarden-controller-0", 2000, 4711, 3),))),
         asking_pod=Fact(created(ASKING)),
         wrong_pod=Fact(created(WRONG)),
@@ -234,11 +235,16 @@ def _establish(found: Object) -> None:
     found["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
 
 
-def _status(chain: Path) -> pb.GetStatusResponse:
+def _replica(name: str, chain: Path) -> Replica:
+    return Replica(_status(name, chain), Fact(tuple(_fleet())), Fact(read_metrics(METRICS)))
+
+
+def _status(name: str, chain: Path) -> pb.GetStatusResponse:
     text, later = chain.read_text(), "2026-06-01T00:00:00Z"
     return pb.GetStatusResponse(
         cluster="prod",
-        replica="gpuwarden-controller-0",
+        replica=name,
+        replicas=REPLICAS,
         version=__version__,
         enforcement="namespaces",
         protection="cluster",
@@ -306,28 +312,79 @@ def added(facts: Facts, collection: Collection, *objects: Object) -> Facts:
     return replace(facts, objects={**facts.objects, collection: Fact(found)})
 
 
+Change = Callable[[Replica], Replica]
+
+
+def reported(facts: Facts, change: Change) -> Facts:
+    """Where all replicas report otherwise."""
+    found = facts.replicas.get()
+    asked = tuple(map(change, found.asked))
+    assert asked != found.asked
+    return replace(facts, replicas=Fact(replace(found, asked=asked)))
+
+
+def on_one(inject: Callable[[Facts], Facts], name: str = REPLICAS[-1]) -> Callable[[Facts], Facts]:
+    """What `inject` changes in all replicas, in this one alone."""
+
+    def only(facts: Facts) -> Facts:
+        found, after = facts.replicas.get(), {x.name: x for x in inject(facts).asked}
+        asked = tuple(after[x.name] if x.name == name else x for x in found.asked)
+        assert asked != found.asked
+        return replace(facts, replicas=Fact(replace(found, asked=asked)))
+
+    return only
+
+
 def measured(facts: Facts, sample: str, value: float | None) -> Facts:
     """With another value of a metric; None: without it."""
-    lines = [x for x in METRICS.splitlines() if not x.startswith((f"{sample} ", f"{sample}{{"))]
-    if value is not None:
-        lines.append(f"{sample} {value}")
-    metrics: Metrics = read_metrics("\n".join(lines))
-    assert metrics != facts.metrics.get()
-    return replace(facts, metrics=Fact(metrics))
+
+    def change(replica: Replica) -> Replica:
+        samples = {
+            (one, labels): x
+            for (one, labels), x in replica.metrics.get().samples.items()
+            if one != name or (of and labels != of)
+        }
+        if value is not None:
+            samples[name, of] = value
+        return replace(replica, metrics=Fact(Metrics(samples)))
+
+    ((name, of),) = read_metrics(f"{sample} 0").samples
+    return reported(facts, change)
 
 
 def told(facts: Facts, **fields: Any) -> Facts:
     """With other fields of the controller's status."""
-    status = pb.GetStatusResponse()
-    status.CopyFrom(facts.status.get())
-    for name in fields:
-        status.ClearField(name)  # type: ignore[arg-type] # a name of a field
-    status.MergeFrom(pb.GetStatusResponse(**fields))
-    return replace(facts, status=Fact(status))
+
+    def change(replica: Replica) -> Replica:
+        status = pb.GetStatusResponse()
+        status.CopyFrom(replica.status)
+        for name in fields:
+            status.ClearField(name)  # type: ignore[arg-type] # a name of a field
+        status.MergeFrom(pb.GetStatusResponse(**fields))
+        return replace(replica, status=status)
+
+    return reported(facts, change)
 
 
 def standing(facts: Facts, **fields: Any) -> Facts:
     """With one node that is otherwise."""
-    first, *rest = facts.fleet.get()
-    node = node_message(first.name, **{"mode": "plugin", **fields})
-    return replace(facts, fleet=Fact((node, *rest)))
+
+    def change(replica: Replica) -> Replica:
+        first, *rest = replica.fleet.get()
+        node = node_message(first.name, **{"mode": "plugin", **fields})
+        return replace(replica, fleet=Fact((node, *rest)))
+
+    return reported(facts, change)
+
+
+def showing(facts: Facts, *nodes: pb.Node) -> Facts:
+    """With these nodes alone."""
+    return reported(facts, lambda x: replace(x, fleet=Fact(nodes)))
+
+
+def unheard(facts: Facts, *, silent: str = "", elsewhere: bool = False) -> Facts:
+    """Where the last replica has not answered: why, or because no way leads to it."""
+    *asked, last = facts.asked
+    unasked = ((last.name, silent),) if silent else ()
+    found = Replicas(tuple(asked), unasked, (last.name,) if elsewhere else ())
+    return replace(facts, replicas=Fact(found))

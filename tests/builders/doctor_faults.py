@@ -171,7 +171,7 @@ def listening(**fields: Any) -> Callable[[Facts], Facts]:
 
     def inject(facts: Facts) -> Facts:
         listeners = []
-        for one in facts.status.get().listeners:
+        for one in facts.asked[0].status.listeners:
             other = pb.Listener()
             other.CopyFrom(one)
             for name in fields:

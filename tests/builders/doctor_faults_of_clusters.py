@@ -156,7 +156,7 @@ FAULTS = [
     ),
     Fault(
         "controller-answers",
-        lambda x: replace(x, status=Fact(), controller_error="nobody listens"),
+        lambda x: replace(x, replicas=Fact(), controller_error="nobody listens"),
         FAILED,
         "^nobody listens$",
     ),

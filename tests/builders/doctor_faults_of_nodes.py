@@ -1,7 +1,5 @@
 """GPU nodes: labels, agents, evidence, clocks, drivers, device plugins, protection."""
 
-from dataclasses import replace
-
 from controller.verifier.message import _skew_text
 from gpuwarden.doctor.facts import (
     DAEMON_SETS,
@@ -9,12 +7,12 @@ from gpuwarden.doctor.facts import (
     OPERATOR_POLICIES,
     PODS,
     RUNTIME_CLASSES,
-    Fact,
 )
 from tests.builders.doctor_facts import (
     added,
     changed,
     measured,
+    showing,
     standing,
     without,
 )
@@ -86,7 +84,7 @@ FAULTS = [
         r"^gpu-a1 is stale \(NODE_STALE\)$",
     ),
     Fault("evidence", lambda x: standing(x, state="unknown"), FAILED, "^gpu-a1 is unknown$"),
-    Fault("evidence", lambda x: replace(x, fleet=Fact(())), WARNING, "knows no GPU node"),
+    Fault("evidence", showing, WARNING, "knows no GPU node"),
     Fault(
         "clocks",
         lambda x: standing(x, warnings=[_skew_text(40_000)]),

@@ -48,15 +48,19 @@ The last line counts the checks that were not made. They did not pass.
 ## Who is asked
 
 - **The Kubernetes API**, by your [kubeconfig](workstation.md), or in a pod by its service account.
-- **One controller**, the same way, or by `--server` and the [other options](reference/cli.md).
-    Certificates, SVIDs and extender are those of this replica: repeat with `--server` for others.
-- **Every replica, for its audit log**, as [`gpuwarden events`](audit-log.md#read-it) does. A
-    replica that does not answer is a warning.
+- **Every replica of the controller**, the same way, or by `--server` and the
+    [other options](reference/cli.md), as [`gpuwarden events`](audit-log.md#read-it) does: with a
+    kubeconfig all pods, with `--server` all addresses of the name, at a socket only its replica.
 - **The audit log** of this machine, if there is one: `--audit-log`, by default
     `/var/lib/gpuwarden/audit`. Above 256 MiB use [`gpuwarden audit verify`](reference/audit.md).
 
-In a controller's pod the service account may read little; the rest is not checked. No test runs
-`kubectl` here: in a pod a test runs other [commands](kind.md#look).
+A check fails if it fails on one replica. `seen` names replicas where they differ, or where one was
+not asked: a check that passes then ends with `not asked: gpuwarden-controller-1`. A replica that
+does not answer is a warning of [`controller-answers`](#controller-answers), with the reason.
+
+In a controller's pod the service account may read little; the rest is not checked, and only this
+pod's replica is asked. No test runs `kubectl` here: in a pod a test runs other
+[commands](kind.md#look).
 
 ```console
 $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
@@ -78,6 +82,7 @@ roles leave it out, because it is the right to run pods. To ask controllers you 
 |---|---|
 | `success` | whether no check failed |
 | `counts` | number of checks by outcome |
+| `replicas[].name`, `.answers`, `.why` | each replica that is known; whether it answers; why not |
 | `groups[].name`, `.title`, `.checks` | the groups below |
 | `checks[].id`, `.title` | the id below; what holds if it passes |
 | `checks[].outcome` | `passed`, `warning`, `failed` or `not checked` |

@@ -121,7 +121,9 @@ async def world(
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     facts, mutated = sound, sound.asking_pod.get()
     with FakeFleetServer().on_socket(tmp_path / "fleet.sock") as fleet:
-        fleet.status, fleet.nodes = facts.status.get(), list(facts.fleet.get())
+        fleet.status.CopyFrom(facts.asked[0].status)
+        fleet.status.replicas[:] = [fleet.status.replica]
+        fleet.nodes = list(facts.asked[0].fleet.get())
         fleet.support = [sup.CollectResponse(part="metrics.prom", content=METRICS.encode())]
         fleet.log = log_of(CertifiedLog().records(3).checkpoint().lines)
         async with FakeApiServer(tmp_path) as api:

@@ -3,18 +3,18 @@
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from cyclopts import Parameter
 
 from gpuwarden import __version__
 from gpuwarden.audit.reading import RecordFilter
 from gpuwarden.cli.audit_client import LogPart
-from gpuwarden.cli.client import Client, ask
+from gpuwarden.cli.client import Client
 from gpuwarden.cli.every_replica import every_replica
 from gpuwarden.cli.exec_plugin import SECONDS, run_plugin
 from gpuwarden.cli.exit_codes import CliError, ExitCode
@@ -41,6 +41,8 @@ from gpuwarden.doctor.facts import (
     Facts,
     Logs,
     Metrics,
+    Replica,
+    Replicas,
     read_metrics,
 )
 from gpuwarden.doctor.gather import Cluster, local_log, unreachable
@@ -90,7 +92,7 @@ def doctor(
     output
         How to print; `name` gives the checks that failed.
     connection
-        How to reach the controller, and by --kubeconfig and --context the Kubernetes API; in a pod
+        How to reach the controllers, and by --kubeconfig and --context the Kubernetes API; in a pod
         without a kubeconfig its service account does. Here, --server may be given beside them.
 
     """
@@ -104,7 +106,7 @@ def doctor(
         begin = Facts(namespace=where, version_here=__version__)
         facts = _of_cluster(begin, connection, place=dry_run_namespace, pre=pre)
         if not pre:
-            facts = _of_controller(facts, controller)
+            facts = _of_controllers(facts, controller)
             facts = replace(facts, logs=_logs(facts, controller, audit_log))
         report = judge(groups, facts)
         if report.is_success or monotonic() + _PAUSE_S > until:
@@ -158,28 +160,46 @@ def _access(connection: Connection) -> Access:
     return access_by(login, credentials)
 
 
-def _of_controller(before: Facts, connection: Connection) -> Facts:
-    """What a controller tells."""
-    status = _told(connection, lambda client: client.status())
-    if status.value is None:
-        silent: Fact[Any] = Fact(why=CONTROLLER_SILENT)
-        return replace(
-            before, controller_error=status.why, status=silent, fleet=silent, metrics=silent
-        )
-    fleet = _told(connection, lambda client: client.nodes())
-    nodes = Fact(tuple(fleet.value.nodes)) if fleet.value is not None else Fact(why=fleet.why)
-    return replace(before, status=status, fleet=nodes, metrics=_metrics(connection))
-
-
-def _told(connection: Connection, question: Callable[[Client], Awaitable[T]]) -> Fact[T]:
+def _of_controllers(before: Facts, connection: Connection) -> Facts:
+    """What the replicas of the controller report."""
     try:
-        return Fact(ask(connection, question))
+        return replace(before, replicas=Fact(asyncio.run(asked_replicas(connection))))
+    except CliError as error:
+        return replace(before, controller_error=str(error), replicas=Fact(why=CONTROLLER_SILENT))
+
+
+async def asked_replicas(connection: Connection) -> Replicas:
+    """All replicas that can be reached, and what is wrong with the others; raises CliError."""
+    async with every_replica(connection) as replicas:
+        answers = await replicas.ask(_replica)
+        # Two addresses may lead to one replica.
+        found = {one.name: one for one in answers.values()}
+        known = (name for one in found.values() for name in one.status.replicas)
+        missing = replicas.missing(found, known)
+    return Replicas(
+        tuple(found[name] for name in sorted(found)),
+        tuple((one.name, one.why) for one in missing if one.was_tried),
+        tuple(one.name for one in missing if not one.was_tried),
+    )
+
+
+async def _replica(client: Client) -> Replica:
+    """Without its status it is silent; the rest may be missing."""
+    status = await client.status()
+    fleet = await _told(client.nodes())
+    nodes = Fact(why=fleet.why) if fleet.value is None else Fact(tuple(fleet.value.nodes))
+    return Replica(status, nodes, await _metrics(client))
+
+
+async def _told(answer: Awaitable[T]) -> Fact[T]:
+    try:
+        return Fact(await answer)
     except CliError as error:
         return Fact(why=str(error))
 
 
-def _metrics(connection: Connection) -> Fact[Metrics]:
-    parts = _told(connection, lambda client: client.support())
+async def _metrics(client: Client) -> Fact[Metrics]:
+    parts = await _told(client.support())
     if parts.value is None:
         return Fact(why=parts.why)
     for one in parts.value:
@@ -189,8 +209,8 @@ def _metrics(connection: Connection) -> Fact[Metrics]:
 
 
 def _logs(facts: Facts, connection: Connection, folder: Path) -> Fact[Logs]:
-    there: Fact[Logs] = Fact(why=facts.status.why)
-    if facts.status.value is not None:
+    there: Fact[Logs] = Fact(why=facts.replicas.why)
+    if facts.replicas.value is not None:
         try:
             there = Fact(asyncio.run(logs_of_replicas(connection)))
         except CliError as error:
@@ -205,7 +225,7 @@ async def logs_of_replicas(connection: Connection) -> Logs:
         # Two addresses may lead to one replica.
         ends = {end.log: (naming, end) for naming, end in answers.values()}
         missing = replicas.missing(ends, (log for _, end in ends.values() for log in end.logs))
-    unread = [f"{one.log}: {one.why}" for one in missing if one.was_tried]
+    unread = [f"{one.name}: {one.why}" for one in missing if one.was_tried]
     verdicts = []
     for log, (naming, end) in ends.items():
         if end.unknown:
@@ -213,7 +233,7 @@ async def logs_of_replicas(connection: Connection) -> Logs:
             unread.append(f"{log}: {records} that only a newer gpuwarden can read")
         else:
             verdicts.append(verdict_of_end(log, end.lines, naming.lines))
-    elsewhere = tuple(one.log for one in missing if not one.was_tried)
+    elsewhere = tuple(one.name for one in missing if not one.was_tried)
     return Logs(tuple(verdicts), tuple(unread), elsewhere)
 
 

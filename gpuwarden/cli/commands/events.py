@@ -20,7 +20,7 @@ from gpuwarden.audit.record import LogRecord
 from gpuwarden.cli.audit_client import LogPart
 from gpuwarden.cli.client import Client
 from gpuwarden.cli.commands.gpu import when
-from gpuwarden.cli.every_replica import MissingLog, every_replica
+from gpuwarden.cli.every_replica import Missing, every_replica
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, json_line
@@ -179,9 +179,9 @@ async def _follow(
         await asyncio.sleep(_AGAIN_S)
 
 
-def _tell(missing: list[MissingLog]) -> None:
+def _tell(missing: list[Missing]) -> None:
     for one in missing:
-        _say(f"not read: {shown(one.log)}: {one.why}")
+        _say(f"not read: {shown(one.name)}: {one.why}")
 
 
 def _tell_unknown(count: int) -> None:

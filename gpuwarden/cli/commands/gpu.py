@@ -31,7 +31,7 @@ from gpuwarden.audit.gpu_history import (
 from gpuwarden.audit.reading import recent_records
 from gpuwarden.audit.record import LogRecord
 from gpuwarden.cli.audit_client import LogPart
-from gpuwarden.cli.every_replica import MissingLog, Replicas, every_replica
+from gpuwarden.cli.every_replica import Missing, Replicas, every_replica
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
@@ -80,7 +80,7 @@ class Found:
     gpus: tuple[GpuHistory, ...]
     read: tuple[LogPart, ...] = ()
     """Logs of replicas; none for those on disk."""
-    missing: tuple[MissingLog, ...] = ()
+    missing: tuple[Missing, ...] = ()
 
 
 def show(
@@ -215,7 +215,7 @@ def _plain(found: Found) -> dict[str, Any]:
     plain: dict[str, Any] = {"gpus": [_plain_history(x) for x in found.gpus]}
     if found.read:
         plain["logs"] = [{"log": x.log, "since": x.since or None} for x in found.read]
-        plain["missing"] = [asdict(x) for x in found.missing]
+        plain["missing"] = [{"log": x.name, "why": x.why} for x in found.missing]
     return plain
 
 
@@ -268,7 +268,7 @@ def _since(part: LogPart) -> str:
 
 
 def _missing_lines(found: Found) -> list[str]:
-    return [f"{shown(x.log)}: {x.why}" for x in found.missing]
+    return [f"{shown(x.name)}: {x.why}" for x in found.missing]
 
 
 def _part(title: str, table: str) -> str:

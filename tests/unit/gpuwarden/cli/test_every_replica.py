@@ -46,7 +46,7 @@ async def test_a_wrong_request_is_wrong_for_all() -> None:
 
 
 def missing(found: Replicas, read: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
-    return [(x.log, x.why) for x in found.missing(read, known)]
+    return [(x.name, x.why) for x in found.missing(read, known)]
 
 
 def test_logs_that_were_not_read_have_their_reason() -> None:

@@ -1,6 +1,7 @@
 """Each check finds its fault, says what mends it, and passes on facts of the shipped manifests."""
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
-from gpuwarden.doctor.check import Check, Outcome, Verdict, judge
+from gpuwarden.doctor.check import Check, Outcome, Verdict, judge, passed
 from gpuwarden.doctor.facts import (
     COLLECTIONS,
     CONFIG_MAPS,
@@ -20,7 +21,6 @@ from gpuwarden.doctor.facts import (
     DryRun,
     Fact,
     Facts,
-    read_metrics,
 )
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from tests.builders.doctor_facts import (
@@ -28,6 +28,9 @@ from tests.builders.doctor_facts import (
     added,
     changed,
     measured,
+    on_one,
+    reported,
+    showing,
     told,
     without,
 )
@@ -51,10 +54,11 @@ from tests.builders.doctor_faults import (
 from tests.builders.doctor_faults_of_admission import FAULTS as OF_ADMISSION
 from tests.builders.doctor_faults_of_clusters import FAULTS as OF_CLUSTERS
 from tests.builders.doctor_faults_of_nodes import FAULTS as OF_NODES
+from tests.builders.doctor_faults_of_replicas import FAULTS as OF_REPLICAS
 from tests.builders.fleet_messages import node_message
 
 BEFORE = {one.id for group in NOT_YET for one in group.checks}
-FAULTS = [*OF_CLUSTERS, *OF_NODES, *OF_ADMISSION]
+FAULTS = [*OF_CLUSTERS, *OF_NODES, *OF_ADMISSION, *OF_REPLICAS]
 
 
 def test_all_checks_pass_on_the_manifests_that_are_shipped(sound: Facts, bare: Facts) -> None:
@@ -79,7 +83,9 @@ def test_a_fault_is_found(fault: Fault, sound: Facts, bare: Facts) -> None:
         assert re.match(
             "(kubectl|helm|gpuwarden|spire-server|openssl|chronyc|nvidia-ctk) ", found.command
         )
-        assert "\n" not in found.command
+        words = shlex.shlex(found.command, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        assert not any(set(x) <= set("();<>|&\n") for x in words), "more than one command"
 
 
 def _in_both() -> set[str]:
@@ -88,18 +94,18 @@ def _in_both() -> set[str]:
 
 def test_every_check_has_a_fault_that_it_finds() -> None:
     found = {x.check for x in FAULTS if x.outcome in {FAILED, WARNING}}
-    found |= {"scheduler-extender"}  # below: it takes two samples
     assert found == set(CHECKS)
 
 
 def test_a_scheduler_that_is_turned_away_is_found(sound: Facts) -> None:
     facts = measured(sound, "gpuwarden_tls_handshakes_completed_total", None)
-    lines = (
-        'gpuwarden_tls_handshake_failures_total{cause="bad-certificate",listener="extender"} 4\n'
-    )
-    facts = replace(facts, metrics=Fact(read_metrics(lines)))
+    facts = measured(facts, "gpuwarden_extender_requests_total", None)
     found = verdict("scheduler-extender", facts)
-    assert (found.outcome, found.seen) == (FAILED, "4 TLS handshakes failed and none succeeded")
+    seen = "1 on gpuwarden-controller-0, 1 on gpuwarden-controller-1; 0 requests in all"
+    assert (found.outcome, found.seen) == (
+        FAILED,
+        f"TLS handshakes failed and none succeeded: {seen}",
+    )
 
 
 # --- what mends it
@@ -226,7 +232,8 @@ def test_an_affinity_of_ones_own_is_read(
 def test_nobody_wants_evidence_of_a_node_without_gpus(sound: Facts) -> None:
     plain = {"metadata": {"name": "cpu-1"}, "spec": {}, "status": {"capacity": {"cpu": "4"}}}
     other = node_message("cpu-1", state="unknown", code="NODE_NO_EVIDENCE", mode="plugin")
-    facts = replace(added(sound, NODES, plain), fleet=Fact((*sound.fleet.get(), other)))
+    nodes = (*sound.asked[0].fleet.get(), other)
+    facts = showing(added(sound, NODES, plain), *nodes)
     for check in ("evidence", "modes", "protection", "agents", "clocks", "driver"):
         assert verdict(check, facts) == verdict(check, sound), check
 
@@ -280,7 +287,7 @@ def test_without_facts_no_check_passes(groups: Any) -> None:
     assert not report.is_success
 
 
-@pytest.mark.parametrize("name", ["now", "server", "served", "status", "fleet", "metrics", "logs"])
+@pytest.mark.parametrize("name", ["now", "server", "served", "replicas", "logs"])
 def test_a_check_that_lacks_a_fact_is_not_made(sound: Facts, name: str) -> None:
     lost: Any = {name: Fact(why="it was lost")}
     lacking = replace(sound, **lost)
@@ -289,6 +296,24 @@ def test_a_check_that_lacks_a_fact_is_not_made(sound: Facts, name: str) -> None:
     for found in changed_checks.values():
         assert found.outcome in {NOT_CHECKED, FAILED}
         assert found.seen == "it was lost"
+
+
+@pytest.mark.parametrize("name", ["fleet", "metrics"])
+def test_a_check_that_lacks_a_fact_of_one_replica_is_not_made(sound: Facts, name: str) -> None:
+    lost: Any = {name: Fact(why="it was lost")}
+    lacking = on_one(lambda x: reported(x, lambda y: replace(y, **lost)))(sound)
+    found = _changed(sound, lacking)
+    if name == "metrics":
+        extender = found.pop("scheduler-extender")
+        assert extender == passed("15 requests; not of gpuwarden-controller-1: it was lost")
+    assert found
+    assert {x.outcome for x in found.values()} == {NOT_CHECKED}
+    by_nodes = {"modes", "protection"}
+    assert {x: y.seen for x, y in found.items()} == {
+        x: "it was lost" if x in by_nodes else "gpuwarden-controller-1: it was lost" for x in found
+    }
+    worse = told(lacking, not_ready="svid: none")
+    assert verdict("controller-ready", worse).outcome is FAILED
 
 
 @pytest.mark.parametrize("collection", COLLECTIONS)

@@ -3,6 +3,7 @@
 import base64
 import re
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,17 @@ from gpuwarden.doctor.facts import (
 )
 from tests.builders.doctor_facts import (
     NOW,
+    REPLICAS,
     SERVICE,
     Object,
     changed,
     encoded,
+    on_one,
 )
 from tests.builders.doctor_faults import (
     DAY,
     FAILED,
+    WARNING,
     bundle,
     listening,
     set_bundle,
@@ -130,3 +134,46 @@ def test_a_bundle_of_old_and_new_authority_verifies_both(sound: Facts, tmp_path:
     own = base64.b64decode(one["webhooks"][0]["clientConfig"]["caBundle"])
     both = base64.b64encode(stranger.file.read_bytes() + own).decode()
     assert verdict("webhooks-ca", bundle(both)(sound)).outcome is Outcome.PASSED
+
+
+def test_a_replica_that_serves_what_the_bundle_does_not_verify_is_named(
+    sound: Facts, tmp_path: Path
+) -> None:
+    stranger = WebCa(tmp_path, "stranger", begins=NOW - DAY, ends=NOW + 99 * DAY)
+    leaf, _ = stranger.issue(
+        "leaf", server=True, names=(SERVICE,), begins=NOW - DAY, ends=NOW + 90 * DAY
+    )
+    found = verdict("webhooks-ca", on_one(listening(certificates=leaf.read_text()))(sound))
+    seen = "asking.pods.gpuwarden.dev (mutating): no certificate of the bundle has issued CN=leaf"
+    assert (found.outcome, found.seen) == (FAILED, f"{REPLICAS[1]}: {seen}")
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome", "seen"),
+    [
+        (NOW, FAILED, f"(extender|admission) on {REPLICAS[1]} serves: it ends at 2026-03-01T12"),
+        (
+            NOW + DAY / 5,
+            WARNING,
+            f"not renewed: admission on {REPLICAS[1]} serves, extender on {REPLICAS[1]} serves; ",
+        ),
+    ],
+)
+def test_a_certificate_that_ends_on_one_replica_is_named(
+    sound: Facts, tmp_path: Path, ends: datetime, outcome: Outcome, seen: str
+) -> None:
+    """Where it is not renewed: files that were mounted before, or a replica that read none."""
+    ca = WebCa(tmp_path, "own", begins=NOW - DAY, ends=NOW + 99 * DAY)
+    leaf, _ = ca.issue("leaf", server=True, names=(SERVICE,), begins=NOW - DAY, ends=ends)
+    found = verdict("certificates", on_one(listening(certificates=leaf.read_text()))(sound))
+    assert found.outcome is outcome
+    assert re.match(seen, found.seen), found.seen
+
+
+def test_certificates_are_looked_for_where_there_are_any(sound: Facts) -> None:
+    """kubectl refuses all of a list in which it does not know one kind."""
+    ended = replace(sound, now=Fact(NOW + 90 * DAY))
+    served = replace(ended, served=Fact(sound.served.get() | {"cert-manager.io/v1"}))
+    secrets = "kubectl -n gpuwarden-system get secrets"
+    assert verdict("certificates", ended).command == secrets
+    assert verdict("certificates", served).command == f"{secrets},certificates"
