@@ -18,10 +18,13 @@ _MB: Final = 10**6
 _COMMANDS: Final = {
     "Python itself": ("-c", "pass"),
     "gpuwarden version": ("-m", "gpuwarden.cli", "version"),
-    "gpuwarden nodes, by the socket": ("-c", "import gpuwarden.cli.commands.nodes"),
+    "gpuwarden nodes, by the socket": (
+        "-c",
+        "import gpuwarden.cli.commands.nodes, gpuwarden.cli.client",
+    ),
     "gpuwarden nodes, by a kubeconfig": (
         "-c",
-        "import gpuwarden.cli.commands.nodes, gpuwarden.cli.cluster_connection",
+        "from gpuwarden.cli import client, cluster_connection; import gpuwarden.cli.commands.nodes",
     ),
 }
 

@@ -5,11 +5,10 @@ controller is escaped. Credentials are read once and not renewed. Prints nothing
 controller's notice that nothing is proven.
 """
 
-import asyncio
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -67,16 +66,6 @@ _MAX_LIFETIME: Final = timedelta(days=31)
 _MAX_PEM_BYTES: Final = 1024 * 1024
 _FETCH_SECONDS: Final = 5.0
 _READERS: Final = frozenset({Role.INSPECTOR, Role.OPERATOR})
-
-
-def ask(connection: Connection, question: Callable[["Client"], Awaitable[T]]) -> T:
-    """Open the connection, run `question`, close it; raises CliError."""
-
-    async def run() -> T:
-        async with connected(connection) as client:
-            return await question(client)
-
-    return asyncio.run(run())
 
 
 class Client:

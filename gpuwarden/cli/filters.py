@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from gpuwarden.cli.client import Client
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+
+if TYPE_CHECKING:
+    from gpuwarden.cli.client import Client
 
 NodeState = Literal["unknown", "refused", "eligible", "stale", "revoked", "quarantined"]
 GpuState = Literal[
@@ -45,7 +47,7 @@ class Choice:
 
 
 async def choice(
-    client: Client, states: Sequence[str] | None, class_: str, labels: Sequence[str] | None
+    client: "Client", states: Sequence[str] | None, class_: str, labels: Sequence[str] | None
 ) -> Choice:
     """The choice that the options describe; the controller resolves the class."""
     hashes = None

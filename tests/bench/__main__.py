@@ -26,6 +26,7 @@ from tests.bench import (
     preempt_rows,
     ready_rows,
     release_rows,
+    start_rows,
 )
 from tests.bench.child import ROOT
 from tests.bench.go_peers import build_peers
@@ -59,6 +60,7 @@ def parts(folder: Path, peers: Path) -> dict[str, Callable[[], list[Row]]]:
         "ready": lambda: ready_rows.ready_rows(folder, peers),
         "console": lambda: console_rows.console_rows(folder),
         "export": lambda: export_rows.export_rows(folder),
+        "start": start_rows.start_rows,
     }
 
 
@@ -126,6 +128,7 @@ def keep(report: Report) -> None:
             ready_rows,
             console_rows,
             export_rows,
+            start_rows,
         )
     ]
     measured = (row for row in report.rows if row.group in order)  # a former group leaves the page

@@ -4,12 +4,12 @@ A document is accepted only if it has the hash that the controller reports for i
 """
 
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from gpuwarden.cli.client import Client, ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.screen import ago, on_screen
 from gpuwarden.cli.tables import Column
 from gpuwarden.cli.terminal import facts, joined, paragraph, short_hash, shown
@@ -24,6 +24,9 @@ from gpuwarden.evidence.class_document import (
 from gpuwarden.evidence.class_document import facts as document_facts
 from gpuwarden.evidence.strict_json import DecodeError
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+
+if TYPE_CHECKING:
+    from gpuwarden.cli.client import Client
 
 CLASSES: Final[tuple[Column[pb.Class], ...]] = (
     Column("CLASS", lambda x: short_hash(x.attestation_hash) or joined(x.names), is_name=True),
@@ -112,7 +115,7 @@ def diff_(
 
     """
 
-    async def both(client: Client) -> tuple[ClassDocument, ClassDocument]:
+    async def both(client: "Client") -> tuple[ClassDocument, ClassDocument]:
         return await _resolved(client, left), await _resolved(client, right)
 
     differences = diff(*ask(connection, both))
@@ -126,7 +129,7 @@ def diff_(
     return ExitCode.FINDING if differences else ExitCode.OK
 
 
-async def _resolved(client: Client, reference: str) -> ClassDocument:
+async def _resolved(client: "Client", reference: str) -> ClassDocument:
     found = await client.attestation_class(reference)
     if not found.attestation_hash and len(found.hashes) == 1:
         found = await client.attestation_class(found.hashes[0])

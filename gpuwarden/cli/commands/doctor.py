@@ -7,15 +7,12 @@ from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from cyclopts import Parameter
 
 from gpuwarden import __version__
 from gpuwarden.audit.reading import RecordFilter
-from gpuwarden.cli.audit_client import LogPart
-from gpuwarden.cli.client import Client
-from gpuwarden.cli.every_replica import every_replica
 from gpuwarden.cli.exec_plugin import SECONDS, run_plugin
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.kubeconfig import (
@@ -31,7 +28,6 @@ from gpuwarden.cli.screen import has_colours
 from gpuwarden.cli.tables import Tone
 from gpuwarden.cli.terminal import WIDTH, paragraph, shown
 from gpuwarden.cluster.access import Access, AccessError, pod_access
-from gpuwarden.cluster.api import ApiServer
 from gpuwarden.counted import counted
 from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
 from gpuwarden.doctor.check import Outcome, Report, Result, judge
@@ -45,9 +41,12 @@ from gpuwarden.doctor.facts import (
     Replicas,
     read_metrics,
 )
-from gpuwarden.doctor.gather import Cluster, local_log, unreachable
 from gpuwarden.doctor.log import ALL_KINDS, END_RECORDS, NAMES_KEY, joined, verdict_of_end
 from gpuwarden.settings.values import Duration
+
+if TYPE_CHECKING:
+    from gpuwarden.cli.audit_client import LogPart
+    from gpuwarden.cli.client import Client
 
 T = TypeVar("T")
 
@@ -135,6 +134,10 @@ def _seconds(text: str) -> float:
 
 def _of_cluster(before: Facts, connection: Connection, *, place: str, pre: bool) -> Facts:
     """What the Kubernetes API tells; without a way to it, why there is none."""
+    # Imported here: help and completion need no HTTP client.
+    from gpuwarden.cluster.api import ApiServer  # noqa: PLC0415 - see above
+    from gpuwarden.doctor.gather import Cluster, unreachable  # noqa: PLC0415 - see above
+
     try:
         api = ApiServer(_access(connection), connection.timeout)
     except (AccessError, CliError) as error:
@@ -170,6 +173,9 @@ def _of_controllers(before: Facts, connection: Connection) -> Facts:
 
 async def asked_replicas(connection: Connection) -> Replicas:
     """All replicas that can be reached, and what is wrong with the others; raises CliError."""
+    # Imported here: help and completion need no gRPC.
+    from gpuwarden.cli.every_replica import every_replica  # noqa: PLC0415 - see above
+
     async with every_replica(connection) as replicas:
         answers = await replicas.ask(_replica)
         # Two addresses may lead to one replica.
@@ -183,7 +189,7 @@ async def asked_replicas(connection: Connection) -> Replicas:
     )
 
 
-async def _replica(client: Client) -> Replica:
+async def _replica(client: "Client") -> Replica:
     """Without its status it is silent; the rest may be missing."""
     status = await client.status()
     fleet = await _told(client.nodes())
@@ -198,7 +204,7 @@ async def _told(answer: Awaitable[T]) -> Fact[T]:
         return Fact(why=str(error))
 
 
-async def _metrics(client: Client) -> Fact[Metrics]:
+async def _metrics(client: "Client") -> Fact[Metrics]:
     parts = await _told(client.support())
     if parts.value is None:
         return Fact(why=parts.why)
@@ -209,6 +215,8 @@ async def _metrics(client: Client) -> Fact[Metrics]:
 
 
 def _logs(facts: Facts, connection: Connection, folder: Path) -> Fact[Logs]:
+    from gpuwarden.doctor.gather import local_log  # noqa: PLC0415 - as in `_of_cluster`
+
     there: Fact[Logs] = Fact(why=facts.replicas.why)
     if facts.replicas.value is not None:
         try:
@@ -220,6 +228,9 @@ def _logs(facts: Facts, connection: Connection, folder: Path) -> Fact[Logs]:
 
 async def logs_of_replicas(connection: Connection) -> Logs:
     """What the ends of the logs show, of all replicas that can be reached; raises CliError."""
+    # Imported here: help and completion need no gRPC.
+    from gpuwarden.cli.every_replica import every_replica  # noqa: PLC0415 - see above
+
     async with every_replica(connection) as replicas:
         answers = await replicas.ask(_end)
         # Two addresses may lead to one replica.
@@ -237,7 +248,7 @@ async def logs_of_replicas(connection: Connection) -> Logs:
     return Logs(tuple(verdicts), tuple(unread), elsewhere)
 
 
-async def _end(client: Client) -> tuple[LogPart, LogPart]:
+async def _end(client: "Client") -> "tuple[LogPart, LogPart]":
     """The record that names the log's key, and the last records."""
     naming = await client.log.last(RecordFilter(NAMES_KEY), 1)
     return naming, await client.log.last(RecordFilter(ALL_KINDS), END_RECORDS)

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from cyclopts import Parameter
@@ -17,10 +17,7 @@ from cyclopts import Parameter
 from gpuwarden.audit.gpu_history import in_order
 from gpuwarden.audit.reading import RecordFilter, Tail
 from gpuwarden.audit.record import LogRecord
-from gpuwarden.cli.audit_client import LogPart
-from gpuwarden.cli.client import Client
 from gpuwarden.cli.commands.gpu import when
-from gpuwarden.cli.every_replica import Missing, every_replica
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, json_line
@@ -28,6 +25,11 @@ from gpuwarden.cli.screen import on_screen, room
 from gpuwarden.cli.tables import Column, Layout, visible
 from gpuwarden.cli.terminal import joined, shown
 from gpuwarden.counted import counted
+
+if TYPE_CHECKING:
+    from gpuwarden.cli.audit_client import LogPart
+    from gpuwarden.cli.client import Client
+    from gpuwarden.cli.every_replica import Missing
 
 _POLL_S: Final = 0.5
 _AGAIN_S: Final = 2.0
@@ -128,6 +130,9 @@ def _of_folder(
 async def _of_replicas(
     connection: Connection, wanted: RecordFilter, last: int, output: Format, *, follows: bool
 ) -> ExitCode:
+    # Imported here: help and completion need no gRPC.
+    from gpuwarden.cli.every_replica import every_replica  # noqa: PLC0415 - see above
+
     async with every_replica(connection) as replicas:
         parts = await replicas.ask(lambda client: client.log.last(wanted, last))
         known = [log for x in parts.values() for log in x.logs]
@@ -150,10 +155,10 @@ async def _of_replicas(
 
 
 async def _follow(
-    client: Client,
+    client: "Client",
     log: str,
     wanted: RecordFilter,
-    before: LogPart,
+    before: "LogPart",
     add: Callable[[LogRecord], None],
 ) -> None:
     """Until Ctrl-C. A call that ends is made again from where it was; raises CliError."""
@@ -179,7 +184,7 @@ async def _follow(
         await asyncio.sleep(_AGAIN_S)
 
 
-def _tell(missing: list[Missing]) -> None:
+def _tell(missing: "list[Missing]") -> None:
     for one in missing:
         _say(f"not read: {shown(one.name)}: {one.why}")
 

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from gpuwarden.cli.client import ask
 from gpuwarden.cli.commands.classes import class_change_text
 from gpuwarden.cli.commands.nodes import changes_text, who
 from gpuwarden.cli.commands.reservations import RESERVATIONS
@@ -12,6 +11,7 @@ from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.pod_texts import explanation, named, of_first, refused, remedy, would_pass
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.screen import ago, on_screen
 from gpuwarden.cli.tables import Column, Tone
 from gpuwarden.cli.terminal import facts, joined, paragraph, short_hash, short_uuid, shown

@@ -7,12 +7,12 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from gpuwarden.cli.client import ask
 from gpuwarden.cli.commands.classes import class_change_text
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.pod_texts import refused
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.screen import on_screen
 from gpuwarden.cli.tables import Column, Tone
 from gpuwarden.cli.terminal import paragraph, shown

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -30,8 +30,6 @@ from gpuwarden.audit.gpu_history import (
 )
 from gpuwarden.audit.reading import recent_records
 from gpuwarden.audit.record import LogRecord
-from gpuwarden.cli.audit_client import LogPart
-from gpuwarden.cli.every_replica import Missing, Replicas, every_replica
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
@@ -39,6 +37,10 @@ from gpuwarden.cli.screen import on_screen
 from gpuwarden.cli.tables import Column
 from gpuwarden.cli.terminal import facts, paragraph, shown
 from gpuwarden.counted import counted
+
+if TYPE_CHECKING:
+    from gpuwarden.cli.audit_client import LogPart
+    from gpuwarden.cli.every_replica import Missing, Replicas
 
 Stores = Annotated[list[Path] | None, Parameter(name="--store", negative="")]
 _LASTS: Final = "now"
@@ -78,9 +80,9 @@ class Found:
     """Histories, and by which logs."""
 
     gpus: tuple[GpuHistory, ...]
-    read: tuple[LogPart, ...] = ()
+    read: "tuple[LogPart, ...]" = ()
     """Logs of replicas; none for those on disk."""
-    missing: tuple[Missing, ...] = ()
+    missing: "tuple[Missing, ...]" = ()
 
 
 def show(
@@ -162,6 +164,9 @@ def _archived(folders: Sequence[Path], digest: str) -> Shown | None:
 
 
 async def _of_replicas(connection: Connection, gpu: str) -> Found:
+    # Imported here: help and completion need no gRPC.
+    from gpuwarden.cli.every_replica import every_replica  # noqa: PLC0415 - see above
+
     async with every_replica(connection) as replicas:
         if is_uuid(gpu):
             parts = await _parts_of(replicas, [gpu])
@@ -178,7 +183,7 @@ async def _of_replicas(connection: Connection, gpu: str) -> Found:
         )
 
 
-async def _parts_of(replicas: Replicas, gpus: list[str]) -> list[LogPart]:
+async def _parts_of(replicas: "Replicas", gpus: list[str]) -> "list[LogPart]":
     """What all logs have of the GPUs.
 
     Each is asked twice: that a GPU left a node may be in another log than that it was there, and
@@ -196,7 +201,7 @@ async def _parts_of(replicas: Replicas, gpus: list[str]) -> list[LogPart]:
 Histories = Callable[[tuple[LogRecord, ...], ShownOf], tuple[GpuHistory, ...]]
 
 
-def _merged(replicas: Replicas, parts: Sequence[LogPart], histories: Histories) -> Found:
+def _merged(replicas: "Replicas", parts: "Sequence[LogPart]", histories: Histories) -> Found:
     kept: dict[str, Shown] = {}
     for part in parts:
         kept |= part.shown
@@ -263,7 +268,7 @@ def _logs_text(found: Found) -> str:
     return "\n" + facts(lines)
 
 
-def _since(part: LogPart) -> str:
+def _since(part: "LogPart") -> str:
     return f"{part.log} since {when(part.since)}" if part.since else part.log
 
 

@@ -1,16 +1,19 @@
 """`gpuwarden gpus`: every GPU of the fleet, whether it is free, and who has it."""
 
 import sys
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from gpuwarden.cli.client import Client, ask
 from gpuwarden.cli.filters import STATE, ClassName, GpuState, Labels, choice
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.screen import on_screen
 from gpuwarden.cli.tables import Column, Tone
 from gpuwarden.cli.terminal import joined, memory, short_uuid
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+
+if TYPE_CHECKING:
+    from gpuwarden.cli.client import Client
 
 _VENDOR: Final = "NVIDIA "
 _TONES: Final = {
@@ -102,7 +105,7 @@ def gpus(
 
     """
 
-    async def find(client: Client) -> pb.ListGpusResponse:
+    async def find(client: "Client") -> pb.ListGpusResponse:
         wanted = await choice(client, state, class_, label)
         listed = await client.gpus(node)
         return pb.ListGpusResponse(gpus=[x for x in listed.gpus if wanted.admits_gpu(x)])

@@ -6,7 +6,6 @@ them when anything has changed since.
 
 import sys
 
-from gpuwarden.cli.client import ask
 from gpuwarden.cli.commands.nodes import enrollment_text
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import (
@@ -20,6 +19,7 @@ from gpuwarden.cli.options import (
     note_who_acted,
 )
 from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.terminal import paragraph, shown
 from gpuwarden.counted import counted
 from gpuwarden.wire.v1 import fleet_pb2 as pb

@@ -3,11 +3,10 @@
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from gpuwarden.cli.client import Client, ask
 from gpuwarden.cli.commands.gpus import GPUS
 from gpuwarden.cli.filters import STATE, ClassName, Labels, NodeState, choice
 from gpuwarden.cli.options import (
@@ -16,12 +15,16 @@ from gpuwarden.cli.options import (
     Output,
 )
 from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, printed
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.screen import ago, has_colours, on_screen, room, time_of_day
 from gpuwarden.cli.tables import Column, Layout, Tone, visible
 from gpuwarden.cli.terminal import duration, facts, joined, short_hash, short_uuid, shown
 from gpuwarden.counted import counted
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+
+if TYPE_CHECKING:
+    from gpuwarden.cli.client import Client
 
 _KEPT: Final = "kept"
 _WAITING: Final = "Waits for an operator:"
@@ -123,7 +126,7 @@ def nodes(
         ask(connection, lambda client: _watch(client, output, (state, class_, label)))
         return
 
-    async def find(client: Client) -> pb.ListNodesResponse:
+    async def find(client: "Client") -> pb.ListNodesResponse:
         wanted = await choice(client, state, class_, label)
         found = await client.nodes()
         chosen = [node for node in found.nodes if wanted.admits_node(node)]
@@ -146,7 +149,7 @@ def nodes(
 _Asked = tuple[list[NodeState] | None, str, list[str] | None]
 
 
-async def _watch(client: Client, output: Format, asked: _Asked) -> None:
+async def _watch(client: "Client", output: Format, asked: _Asked) -> None:
     write, wanted = _writer(output), await choice(client, *asked)
     shown_names: set[str] = set()
     async for message in client.watch():

@@ -3,10 +3,10 @@
 import sys
 from typing import Final
 
-from gpuwarden.cli.client import ask
 from gpuwarden.cli.exit_codes import ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, plain, printed
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.screen import on_screen
 from gpuwarden.cli.tables import Column
 from gpuwarden.counted import counted

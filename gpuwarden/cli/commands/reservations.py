@@ -11,7 +11,6 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from gpuwarden.cli.client import ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.filters import STATE, ReservationState
 from gpuwarden.cli.options import (
@@ -26,6 +25,7 @@ from gpuwarden.cli.options import (
     note_who_acted,
 )
 from gpuwarden.cli.output import Format, plain, printed
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.screen import on_screen
 from gpuwarden.cli.tables import Column
 from gpuwarden.cli.terminal import age, facts, short_uuid, shown

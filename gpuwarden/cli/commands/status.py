@@ -4,10 +4,10 @@ import sys
 from collections.abc import Iterable
 
 from gpuwarden import __version__
-from gpuwarden.cli.client import ask
 from gpuwarden.cli.exit_codes import ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.terminal import facts, joined, paragraph
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 

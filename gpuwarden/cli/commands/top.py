@@ -5,20 +5,23 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from gpuwarden.cli.client import Client, ask
 from gpuwarden.cli.commands.use import owner
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, printed
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.screen import ago, on_screen, time_of_day
 from gpuwarden.cli.tables import Column, Tone
 from gpuwarden.cli.terminal import paragraph, short_uuid
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2, placement_pb2
+
+if TYPE_CHECKING:
+    from gpuwarden.cli.client import Client
 
 _CLEAR: Final = "\x1b[H\x1b[2J"
 _LEAST_S: Final = 0.5
@@ -100,7 +103,7 @@ def top(
     ask(connection, lambda client: _look_on(client, interval if goes_on else None, output))
 
 
-async def _look_on(client: Client, interval: float | None, output: Format) -> None:
+async def _look_on(client: "Client", interval: float | None, output: Format) -> None:
     while True:
         look = await _look(client)
         before = _CLEAR if interval is not None and output not in STRUCTURED else ""
@@ -111,7 +114,7 @@ async def _look_on(client: Client, interval: float | None, output: Format) -> No
         await asyncio.sleep(interval)
 
 
-async def _look(client: Client) -> Look:
+async def _look(client: "Client") -> Look:
     nodes, gpus = await client.nodes(), await client.gpus("")
     try:
         use = await client.use("")

@@ -3,9 +3,9 @@
 import sys
 from typing import Final
 
-from gpuwarden.cli.client import ask
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.question import ask
 from gpuwarden.cli.screen import ago, on_screen
 from gpuwarden.cli.tables import Column
 from gpuwarden.cli.terminal import joined, paragraph, short_uuid
