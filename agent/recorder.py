@@ -144,9 +144,9 @@ class AgentRecorder:
 
     def record_lost_round(self, replica: Address, stream: int) -> None:
         """The GPUs were not read in time."""
-        self._instruments.counter(names.AGENT_ROUNDS_LOST).inc()
+        self._instruments.counter(names.AGENT_CHALLENGES_MISSED).inc()
         self._log.warning(
-            Event.ROUND_LOST,
+            Event.CHALLENGE_MISSED,
             replica=str(replica),
             stream=stream,
             detail="the GPUs were not read while the challenge lived; no evidence was sent",

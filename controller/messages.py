@@ -18,7 +18,7 @@ from controller.explain.pod import AllocationTrace
 from controller.explain.stages import Stage
 from controller.explain.status import gpu_health
 from controller.fleet.enrollment import EnrolledGpu, QuarantineEntry
-from controller.fleet.quarantine import PinChange, Shown, pin_changes
+from controller.fleet.quarantine import EnrollmentChange, Shown, enrollment_changes
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
 from controller.ledger.record import Holder, HolderState, ShareGroup, key_of
 from controller.ledger.store import Entry, LedgerSnapshot
@@ -249,24 +249,24 @@ def enrollment_message(shown: Shown) -> fleet_pb2.Enrollment:
             fleet_pb2.Candidate(
                 code=candidate.code,
                 evidence_digest=candidate.evidence_digest,
-                changes=change_messages(pin_changes(shown)),
+                changes=change_messages(enrollment_changes(shown)),
             )
         )
     return message
 
 
-def change_messages(changes: Iterable[PinChange]) -> list[fleet_pb2.PinChange]:
+def change_messages(changes: Iterable[EnrollmentChange]) -> list[fleet_pb2.EnrollmentChange]:
     """The difference between enrolled GPUs and candidate, line by line."""
     return [
-        fleet_pb2.PinChange(
-            change=x.change.value, subject=x.subject, pinned=x.pinned, offered=x.offered
+        fleet_pb2.EnrollmentChange(
+            change=x.change.value, subject=x.subject, enrolled=x.enrolled, offered=x.offered
         )
         for x in changes
     ]
 
 
-def _enrolled_gpu_message(enrolled_gpu: EnrolledGpu) -> fleet_pb2.PinnedGpu:
-    return fleet_pb2.PinnedGpu(
+def _enrolled_gpu_message(enrolled_gpu: EnrolledGpu) -> fleet_pb2.EnrolledGpu:
+    return fleet_pb2.EnrolledGpu(
         uuid=enrolled_gpu.uuid,
         serial=enrolled_gpu.serial or "",
         identity_key=enrolled_gpu.identity_key or "",
@@ -292,7 +292,7 @@ def fit_message(pods: Sequence[PodFit]) -> fleet_pb2.FitPodResponse:
     message.warnings.extend(dict.fromkeys(text for pod in pods for text in pod.warnings))
     for pod in pods:
         refusals = _against(pod)
-        message.guarded |= bool(refusals) or pod.report is not None
+        message.managed |= bool(refusals) or pod.report is not None
         if refusals and not message.code:
             texts = (refusals[0].detail, *(f"{x.code} {x.detail}" for x in refusals[1:]))
             detail = "; ".join(texts)
@@ -314,7 +314,7 @@ def _against(pod: PodFit) -> tuple[Refusal, ...]:
 
 def unreadable_pod(error: str) -> fleet_pb2.FitPodResponse:
     """The bytes are no pod."""
-    return fleet_pb2.FitPodResponse(guarded=True, code=ReasonCode.REQ_INVALID, detail=error)
+    return fleet_pb2.FitPodResponse(managed=True, code=ReasonCode.REQ_INVALID, detail=error)
 
 
 def _fit(fit: NodeFit, pod: str) -> fleet_pb2.Fit:
@@ -384,7 +384,7 @@ def reservation_message(
         made_at=made_at,
         age_s=_age_s(made_at, wall_ns),
         share_group=_share(first.record.share),
-        adopted=any(part.restored for _, part in held.values()),
+        restored=any(part.restored for _, part in held.values()),
     )
 
 
@@ -457,8 +457,8 @@ def trace_message(account: AllocationTrace, wall_ns: int) -> placement_pb2.Expla
         name=case.name,
         uid=case.uid,
         phase="" if case.pod is None else case.pod.phase or "Unknown",
-        guarded=case.managed,
-        stations=map(_stage, account.stages),
+        managed=case.managed,
+        stages=map(_stage, account.stages),
         wrong=account.is_wrong,
         guarantee_given=account.given,
         records=map(_record, account.recent.records),
@@ -478,8 +478,8 @@ def trace_message(account: AllocationTrace, wall_ns: int) -> placement_pb2.Expla
     return message
 
 
-def _stage(one: Stage) -> placement_pb2.Station:
-    return placement_pb2.Station(
+def _stage(one: Stage) -> placement_pb2.Stage:
+    return placement_pb2.Stage(
         name=one.name,
         state=one.state,
         at=one.at,

@@ -485,7 +485,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "See who holds them with `gpuwarden reservations`, and unreserved use in the "
             "GpuUnreservedUse events of the node; wait for a release.",
         ),
-        ReasonCode.GATE_DENIED_RECENTLY: _Text(
+        ReasonCode.BINDING_DENIED_RECENTLY: _Text(
             "The binding webhook refused this pod on this node a few seconds ago.",
             "Wait some seconds; the webhook's own reason is in the events that `kubectl describe "
             "pod POD` shows.",

@@ -441,7 +441,7 @@ class _Conversation:
             )
         self.rounds.begin(
             document.challenge_id,
-            join_round(Span.ROUND, document.challenge_id, replica=str(self._replica)),
+            join_round(Span.ATTESTATION, document.challenge_id, replica=str(self._replica)),
         )
         return machine.Challenged(
             document.challenge_id,

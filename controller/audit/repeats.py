@@ -1,7 +1,7 @@
 """Counts records that repeat, so that the volume of the log stays bounded. Pure.
 
 An unchanged accepted round of a node, and a refusal that repeats the one before, become
-one `evidence.round` record per node, decision, codes and hour; so do states that a peer can
+one `evidence.repeated` record per node, decision, codes and hour; so do states that a peer can
 bring about as often as it likes, or one node could fill the log of all, and answers of the
 extender that nothing is decided yet. An acceptance that
 goes into the log, or a release, ends the counting for that node: the next one is logged again.
@@ -63,11 +63,12 @@ class RepeatCounter:
     def absorb(self, record: Record, wall_ns: int) -> bool:
         """Count the record and return True, or return False: it goes into the log itself.
 
-        Every `evidence.round` is counted. A refusal, a state out of `_AT_WILL`, or an answer about
-        a pod, is counted if the same one of the same subject went into the log within the hour.
+        Every `evidence.repeated` is counted. A refusal, a state out of `_AT_WILL`, or an answer
+        about a pod, is counted if the same one of the same subject went into the log within the
+        hour.
         """
         match record.kind:
-            case RecordKind.EVIDENCE_ROUND:
+            case RecordKind.EVIDENCE_REPEATED:
                 self._count(record, wall_ns, 1)
                 return True
             case RecordKind.EVIDENCE_REFUSED:
@@ -161,7 +162,7 @@ def _summary(counter: _Open) -> Record:
     kind = counter.last.kind
     return replace(
         counter.last,
-        kind=RecordKind.EVIDENCE_ROUND if kind is RecordKind.EVIDENCE_REFUSED else kind,
+        kind=RecordKind.EVIDENCE_REPEATED if kind is RecordKind.EVIDENCE_REFUSED else kind,
         refs={
             "count": counter.count,
             "since": rfc3339(counter.since_ns),

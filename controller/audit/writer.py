@@ -31,7 +31,7 @@ GROUP_RECORDS = 64
 GROUP_SECONDS = 0.005
 """Longest time that a record without a waiter is held back to gather a group."""
 
-ORDINARY = frozenset({RecordKind.FILTER_DECISION, RecordKind.EVIDENCE_ROUND})
+ORDINARY = frozenset({RecordKind.FILTER_DECISION, RecordKind.EVIDENCE_REPEATED})
 """Kinds that go first when room runs out."""
 
 

@@ -245,7 +245,7 @@ class StartupReconciler:
             return True  # as many hold it as there may be
         except (PodsUnavailableError, LedgerUnavailableError):
             return False
-        self.sink.held(grant)
+        self.sink.kept(grant)
         return True
 
     async def _restore(self, drift: Drift) -> None:

@@ -108,7 +108,7 @@ def restored_record(pod: LivePod, gpu: str) -> Record:
         RecordKind.RESERVATION_RESTORED,
         actor=_CONTROLLER,
         subject=_subject(pod.pod.namespace, pod.pod.name or "-"),
-        decision="adopted",
+        decision="restored",
         refs={
             "uid": pod.pod.uid,
             "node": _cut(pod.node),
@@ -118,9 +118,9 @@ def restored_record(pod: LivePod, gpu: str) -> Record:
     )
 
 
-def held_record(grant: LoggedGrant) -> Record:
-    """The `reservation.restored` record of a GPU that is held on the word of the log."""
-    return Record(RecordKind.RESERVATION_RESTORED, *_about_grant(grant, "held"))
+def kept_record(grant: LoggedGrant) -> Record:
+    """The `reservation.restored` record of a GPU that is kept because the log has it."""
+    return Record(RecordKind.RESERVATION_RESTORED, *_about_grant(grant, "kept"))
 
 
 def ended_record(grant: LoggedGrant) -> Record:
@@ -218,7 +218,7 @@ class ReservationSink(Protocol):
     def restored(self, pod: LivePod, gpu: str) -> None:
         """A live pod's record was restored."""
 
-    def held(self, grant: LoggedGrant) -> None:
+    def kept(self, grant: LoggedGrant) -> None:
         """A GPU that the ledger had lost is held as Releasing until its node shows no use."""
 
     def rollback_detected(self, gpus: frozenset[str]) -> None:

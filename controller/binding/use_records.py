@@ -34,7 +34,7 @@ def allocation_record(given: GivenGpu, reservation: str, evidence: str) -> Recor
         RecordKind.RESERVATION_ALLOCATED,
         actor=_CONTROLLER,
         subject=_subject(given.pod),
-        decision="settled",
+        decision="recorded",
         refs={
             "uid": given.pod.uid,
             "node": _cut(given.node),

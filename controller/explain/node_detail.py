@@ -9,7 +9,7 @@ import msgspec
 from controller.explain.fleet_rows import FleetFacts, NodeRow, node_row
 from controller.explain.node import findings
 from controller.fleet.enrollment import QuarantineEntry
-from controller.fleet.quarantine import Shown, pin_changes
+from controller.fleet.quarantine import Shown, enrollment_changes
 from controller.fleet.view import FleetSnapshot, NodeView
 from gpuwarden.audit.reading import Recent
 from gpuwarden.audit.record import LogRecord
@@ -53,7 +53,7 @@ class ClassComparison(msgspec.Struct, frozen=True, rename="kebab"):
     differences: list[FactDifference]
 
 
-class PinChange(msgspec.Struct, frozen=True, rename="kebab"):
+class EnrollmentChange(msgspec.Struct, frozen=True, rename="kebab"):
     """A difference between the enrolled GPUs and those that the node shows."""
 
     change: str
@@ -75,7 +75,7 @@ class Enrollment(msgspec.Struct, frozen=True, rename="kebab"):
     quarantined_at: str
     can_be_accepted: bool
     """Whether it has shown other GPUs, which an operator may accept."""
-    changes: list[PinChange]
+    changes: list[EnrollmentChange]
 
 
 class NodeDetail(msgspec.Struct, frozen=True, rename="kebab"):
@@ -151,13 +151,13 @@ def _enrollment(shown: Shown, *, has_serials: bool) -> Enrollment:
         quarantined_at="" if denial is None else rfc3339(denial.wall_ns),
         can_be_accepted=shown.candidate is not None,
         changes=[
-            PinChange(
+            EnrollmentChange(
                 x.change.value,
                 x.subject,
-                x.pinned if has_serials else "",
+                x.enrolled if has_serials else "",
                 x.offered if has_serials else "",
             )
-            for x in pin_changes(shown)
+            for x in enrollment_changes(shown)
         ],
     )
 

@@ -148,7 +148,7 @@ class NodeVerdict(msgspec.Struct, frozen=True, rename="kebab"):
 
 def pod_detail(found: pb.ExplainPodResponse) -> PodDetail:
     """The trace, with what admission and filter have said between requirement and reservation."""
-    stages = {x.name: _stage(x) for x in found.stations}
+    stages = {x.name: _stage(x) for x in found.stages}
     ordered = [
         stages[StageName.REQUIRED],
         _decided("admitted", found.records, RecordKind.ADMISSION_DECISION, {"admitted", "allowed"}),
@@ -160,7 +160,7 @@ def pod_detail(found: pb.ExplainPodResponse) -> PodDetail:
         name=found.name,
         uid=found.uid,
         phase=found.phase,
-        managed=found.guarded,
+        managed=found.managed,
         wrong=found.wrong,
         report_only=found.report_only,
         code=found.code,
@@ -177,7 +177,7 @@ def pod_detail(found: pb.ExplainPodResponse) -> PodDetail:
     )
 
 
-def _stage(one: pb.Station) -> StageView:
+def _stage(one: pb.Stage) -> StageView:
     return StageView(
         one.name,
         one.state,

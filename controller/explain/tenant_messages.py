@@ -28,8 +28,8 @@ def shown_trace(found: pb.ExplainPodResponse) -> pb.ExplainPodResponse:
         name=found.name,
         uid=found.uid,
         phase=found.phase,
-        guarded=found.guarded,
-        stations=map(_stage, found.stations),
+        managed=found.managed,
+        stages=map(_stage, found.stages),
         wrong=found.wrong,
         code=found.code,
         detail=detail,
@@ -48,11 +48,11 @@ def shown_trace(found: pb.ExplainPodResponse) -> pb.ExplainPodResponse:
     )
 
 
-def _stage(one: pb.Station) -> pb.Station:
+def _stage(one: pb.Stage) -> pb.Stage:
     findings = list(one.findings)
     if one.name not in _OWN_FINDINGS and findings:
         findings = [_ELSEWHERE]
-    return pb.Station(
+    return pb.Stage(
         name=one.name,
         state=one.state,
         at=one.at,
@@ -88,5 +88,5 @@ def _reservation(one: pb.Reservation) -> pb.Reservation:
         made_at=one.made_at,
         age_s=one.age_s,
         share_group=one.share_group,
-        adopted=one.adopted,
+        restored=one.restored,
     )

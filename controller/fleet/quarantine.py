@@ -31,7 +31,7 @@ _MAX_RACES: Final = 8
 class QuarantineFate(StrEnum):
     """What has become of a quarantine entry in the store."""
 
-    STANDS = "stands"
+    EXISTS = "exists"
     LIFTED = "lifted"
     """By an operator's act."""
     LOST = "lost"
@@ -183,13 +183,13 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PinChange:
+class EnrollmentChange:
     """One line of the difference between enrolled GPUs and candidate."""
 
     change: Change
     subject: str
     """A GPU's UUID, `node UID`, `SPIRE agent` or `system UUID`."""
-    pinned: str
+    enrolled: str
     """Serial or id; empty where there is none."""
     offered: str
 
@@ -223,7 +223,7 @@ def enrollment_digest(enrolled_gpus: EnrollmentRecord | Candidate) -> str:
     return tagged_digest(ENROLLMENT_TAG, document)
 
 
-def pin_changes(shown: Shown) -> tuple[PinChange, ...]:
+def enrollment_changes(shown: Shown) -> tuple[EnrollmentChange, ...]:
     """What accepting would change, removed enrolled GPUs first; empty without a candidate."""
     if shown.candidate is None:
         return ()
@@ -314,12 +314,12 @@ def _without_lost(record: EnrollmentRecord, view: NodeView) -> Candidate | None:
     )
 
 
-def _gpu_changes(record: EnrollmentRecord, candidate: Candidate) -> Iterator[PinChange]:
+def _gpu_changes(record: EnrollmentRecord, candidate: Candidate) -> Iterator[EnrollmentChange]:
     pinned = {x.uuid: x for x in record.gpus}
     offered = {x.uuid: x for x in candidate.gpus}
     for uuid in sorted(pinned.keys() | offered.keys()):
         before, after = pinned.get(uuid), offered.get(uuid)
-        yield PinChange(_change(before, after), uuid, _serial(before), _serial(after))
+        yield EnrollmentChange(_change(before, after), uuid, _serial(before), _serial(after))
 
 
 def _change(before: EnrolledGpu | None, after: EnrolledGpu | None) -> Change:
@@ -336,7 +336,7 @@ def _serial(enrolled_gpu: EnrolledGpu | None) -> str:
     return "" if enrolled_gpu is None else enrolled_gpu.serial or ""
 
 
-def _ids(record: EnrollmentRecord, candidate: Candidate) -> Iterator[PinChange]:
+def _ids(record: EnrollmentRecord, candidate: Candidate) -> Iterator[EnrollmentChange]:
     for subject, before, after in (
         ("node UID", record.node_uid, candidate.node_uid),
         ("SPIRE agent", record.spire_agent, candidate.spire_agent),
@@ -347,4 +347,4 @@ def _ids(record: EnrollmentRecord, candidate: Candidate) -> Iterator[PinChange]:
         ),
     ):
         if before != after:
-            yield PinChange(Change.CHANGED, subject, before or "", after or "")
+            yield EnrollmentChange(Change.CHANGED, subject, before or "", after or "")

@@ -73,7 +73,7 @@ class _Holder(_Part):
     call: str
     state: HolderState
     answers: int
-    adopted: bool = False
+    restored: bool = False
 
 
 class _Share(_Part):
@@ -190,7 +190,7 @@ def _holder(holder: Holder) -> _Holder:
         holder.call,
         holder.state,
         holder.answers,
-        adopted=holder.restored,
+        restored=holder.restored,
     )
 
 
@@ -204,7 +204,7 @@ def _read_holder(holder: _Holder) -> Holder:
         holder.call,
         holder.state,
         holder.answers,
-        restored=holder.adopted,
+        restored=holder.restored,
     )
 
 
@@ -216,9 +216,9 @@ _MANY: Final = 64
 class Repaired(StrEnum):
     """How a live record's object was restored that somebody had changed or removed."""
 
-    WRITTEN = "written"
+    OBJECT = "object"
     """It had been removed by force, and was made again."""
-    HELD = "held"
+    FINALIZER = "finalizer"
     """Its finalizer had been taken off, and was put back."""
 
 
@@ -372,10 +372,10 @@ class KubernetesLedgerStore:
         if _is_live(known):
             if is_missing:
                 done = await self._objects.create(key, reservation_object(kept.entry.record))
-                self._count(Repaired.WRITTEN, done=done)
+                self._count(Repaired.OBJECT, done=done)
             elif _lacks_finalizer(known):
                 step = _finalizers((*kept.finalizers, FINALIZER))
-                self._count(Repaired.HELD, done=await self._objects.change(key, known, step))
+                self._count(Repaired.FINALIZER, done=await self._objects.change(key, known, step))
         elif not is_missing and kept.is_deleted:
             rest = tuple(x for x in kept.finalizers if x != FINALIZER)
             await self._objects.change(key, known, _finalizers(rest), is_last=True)

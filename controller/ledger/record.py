@@ -46,11 +46,11 @@ class HolderState(StrEnum):
 class Origin(StrEnum):
     """Who made the reservation."""
 
-    BINDING_WEBHOOK = "gate"
+    BINDING_WEBHOOK = "binding"
     """The webhook on bindings: the pod exists and is about to be bound."""
     ADMISSION = "admission"
     """The webhook on pods: the pod may not exist yet, and may never."""
-    KUBELET = "settlement"
+    KUBELET = "kubelet"
     """Kubelet, which gave the GPU to a bound pod by its own choice."""
 
 
@@ -155,9 +155,7 @@ class Holder:
     """How many claims rely on it. A later claim that finds its own reservation counts itself in,
     so that neither a rollback nor an expiry that began before takes it away."""
     restored: bool = False
-    """Written for a pod that runs, without a claim: it may be beside another holder.
-
-    Stored as `adopted`."""
+    """Written for a pod that runs, without a claim: it may be beside another holder."""
 
     @property
     def is_claim(self) -> bool:

@@ -21,12 +21,12 @@ from controller.fleet.enrollment import (
 )
 from controller.fleet.quarantine import (
     Change,
-    PinChange,
+    EnrollmentChange,
     QuarantineEntries,
     Shown,
     accepted,
+    enrollment_changes,
     enrollment_digest,
-    pin_changes,
     released,
     show,
 )
@@ -76,7 +76,7 @@ class Done:
 
     shown: Shown
     """The enrolment afterwards."""
-    changes: tuple[PinChange, ...] = ()
+    changes: tuple[EnrollmentChange, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -175,7 +175,7 @@ class OperatorService:
         after = self.shown(order.node)
         if after.denial is None:
             self._let_try(act, order)
-        return Done(after, pin_changes(written) if act is Act.ACCEPT else ())
+        return Done(after, enrollment_changes(written) if act is Act.ACCEPT else ())
 
     async def _write(self, node: str, decide: Decide) -> Shown | Refusal:
         """Compare-and-set; returns what was decided on.
@@ -260,8 +260,8 @@ class OperatorService:
 def _record(act: Act, order: Order, before: Shown, after: EnrollmentRecord) -> Record:
     denial = before.denial
     lines: list[Json] = [
-        f"{x.change} {x.subject} {x.pinned or '-'} {x.offered or '-'}"
-        for x in pin_changes(before)
+        f"{x.change} {x.subject} {x.enrolled or '-'} {x.offered or '-'}"
+        for x in enrollment_changes(before)
         if act is Act.ACCEPT and x.change is not Change.KEPT
     ]
     faults = [x for x in before.record.faults if x not in after.faults]

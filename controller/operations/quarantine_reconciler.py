@@ -187,7 +187,7 @@ class QuarantineReconciler:
     ) -> None:
         for node, denial in denied.items():
             if denial not in {self._stand.get(node), self._denials.written.get(node)}:
-                self._observer.denial(node, denial, QuarantineFate.STANDS)
+                self._observer.denial(node, denial, QuarantineFate.EXISTS)
         for node, denial in lost.items():
             self._observer.denial(node, denial, QuarantineFate.LOST)
 

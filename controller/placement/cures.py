@@ -73,7 +73,7 @@ CURES: Final[Mapping[ReasonCode, Cure]] = {
     ReasonCode.RESERVATION_CONFLICT: Cure.RELEASE,
     ReasonCode.QUOTA_EXCEEDED: Cure.QUOTA,
     ReasonCode.RESERVATION_EXPIRED: Cure.TURN,
-    ReasonCode.GATE_DENIED_RECENTLY: Cure.TIME,
+    ReasonCode.BINDING_DENIED_RECENTLY: Cure.TIME,
     ReasonCode.CONTROLLER_NOT_READY: Cure.TIME,
     ReasonCode.LEDGER_UNAVAILABLE: Cure.TIME,
     ReasonCode.LEDGER_CONFLICT: Cure.TIME,

@@ -86,7 +86,7 @@ def filter_nodes(
         outcome = _without(outcome, _held_back(outcome, needs, scene, held_back), held_back.refusal)
     if denied:
         few = [name for name in outcome.passed if name in denied]
-        outcome = _without(outcome, few, REFUSALS[ReasonCode.GATE_DENIED_RECENTLY])
+        outcome = _without(outcome, few, REFUSALS[ReasonCode.BINDING_DENIED_RECENTLY])
     return outcome
 
 

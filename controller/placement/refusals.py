@@ -22,7 +22,7 @@ _TEXTS: dict[ReasonCode, str] = {
     ReasonCode.GPU_NO_MATCH: "too few GPUs are as the pod asks",
     ReasonCode.GPU_LOST: "a GPU that the pod needs is lost or unhealthy",
     ReasonCode.GPU_BUSY: "too few matching GPUs are free",
-    ReasonCode.GATE_DENIED_RECENTLY: "the binding was denied a moment ago",
+    ReasonCode.BINDING_DENIED_RECENTLY: "the binding was denied a moment ago",
 }
 
 REFUSALS: dict[ReasonCode, Refusal] = {code: Refusal(code, text) for code, text in _TEXTS.items()}

@@ -15,7 +15,7 @@ from controller.binding.records import (
     ReservationChange,
     bind_record,
     ended_record,
-    held_record,
+    kept_record,
     ledger_record,
     reservation_record,
     restored_record,
@@ -34,7 +34,7 @@ from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
 _RESTORED: Final = "Restored"
-_HELD: Final = "Held"
+_KEPT: Final = "Kept"
 _RELEASE: Final = "release-gpu"
 _SHOWN_GPUS: Final = 16
 _SHOWN_CHARS: Final = 300
@@ -63,7 +63,7 @@ class BindingRecorder:
         self._writes = instruments.counter(names.RESERVATION_WRITES)
         self._drift = instruments.gauge(names.RESERVATION_DRIFT)
         self._available = instruments.gauge(names.LEDGER_AVAILABLE)
-        self._rewinds = instruments.counter(names.LEDGER_REWINDS)
+        self._rollbacks = instruments.counter(names.LEDGER_ROLLBACKS)
         self._logged: set[tuple[str, str]] = set()
         """`key_of(gpu)` and reservation of what this replica's log has, without an end."""
         self._ledger_error: str | None = None
@@ -174,8 +174,8 @@ class BindingRecorder:
     def rollback_detected(self, gpus: frozenset[str]) -> None:
         """The ledger was rolled back: nothing is granted for a while."""
         shown: list[Json] = [*sorted(gpus)]
-        self._rewinds.inc()
-        self._audit.note(ledger_record("rewound", {"count": len(shown), "gpus": shown}))
+        self._rollbacks.inc()
+        self._audit.note(ledger_record("rolled-back", {"count": len(shown), "gpus": shown}))
         self._log.error(Event.LEDGER_WENT_BACK, count=len(shown), gpus=shown[:_SHOWN_GPUS])
 
     def log_replayed(self, grants: Grants) -> None:
@@ -186,13 +186,13 @@ class BindingRecorder:
         """The audit log has the beginning of one more."""
         self._logged |= _parts((gpu,), reservation)
 
-    def held(self, grant: LoggedGrant) -> None:
-        """A GPU that the ledger had lost is held because the audit log has its reservation."""
-        self._audit.note(held_record(grant))
+    def kept(self, grant: LoggedGrant) -> None:
+        """A GPU that the ledger had lost is kept because the audit log has its reservation."""
+        self._audit.note(kept_record(grant))
         self._logged |= _parts((grant.gpu,), grant.reservation)
-        self._changes.labels(_HELD).inc()
+        self._changes.labels(_KEPT).inc()
         self._log.warning(
-            Event.LEDGER_HELD,
+            Event.LEDGER_KEPT,
             pod=f"{grant.pod.namespace}/{grant.pod.name}",
             node=grant.node,
             gpus=(grant.gpu,),

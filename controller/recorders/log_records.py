@@ -16,7 +16,7 @@ FLEET: Final = "gpuwarden.fleet"
 NODE_STATE: Final = "gpuwarden.node.state"
 
 _SEVERITY: Final = MappingProxyType(
-    dict.fromkeys(("accused", "failed", "lost", "rewound", "unavailable"), Severity.ERROR)
+    dict.fromkeys(("accused", "failed", "lost", "rolled-back", "unavailable"), Severity.ERROR)
     | dict.fromkeys(
         (
             "banned",
@@ -36,7 +36,7 @@ _SEVERITY: Final = MappingProxyType(
             "reported",
             "revoked",
             "sliced_gpu",
-            "stands",
+            "exists",
             "taken_gpu",
             "unfit_gpu",
             "unreserved",

@@ -450,7 +450,9 @@ class AttestSession:
         self._challenges = self._challenges.issue(issued)
         self._rounds.begin(
             issued.challenge_id,
-            open_round(Span.CONTROLLER_ROUND, issued.challenge_id, node=state.node, cause=cause),
+            open_round(
+                Span.CONTROLLER_ATTESTATION, issued.challenge_id, node=state.node, cause=cause
+            ),
         )
         self._next_ns = now.boottime_ns + gap_ns
         self._is_asked = False

@@ -362,7 +362,7 @@ def round_record(
 ) -> Record:
     """An unchanged round; the log counts it, and archives it once something is granted by it."""
     return Record(
-        RecordKind.EVIDENCE_ROUND,
+        RecordKind.EVIDENCE_REPEATED,
         actor=str(stream.peer),
         subject=f"node/{accepted.node}",
         decision="accepted",

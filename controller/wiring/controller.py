@@ -220,7 +220,7 @@ def assemble(
         refusals,
         _report_changes(cluster, conditions, export, partial(send_changes, log_records, clock)),
     )
-    denials = QuarantineEntries(store.store, partial(recorder.denial, fate=QuarantineFate.STANDS))
+    denials = QuarantineEntries(store.store, partial(recorder.denial, fate=QuarantineFate.EXISTS))
     streams = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
     scenes = Scenes(

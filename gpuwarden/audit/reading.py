@@ -89,7 +89,7 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
 # --- what comes
 
 
-BY_THE_CLOCK: Final = frozenset({"checkpoint", "evidence.round", "log.rotate", "use.account"})
+BY_THE_CLOCK: Final = frozenset({"checkpoint", "evidence.repeated", "log.rotate", "use.account"})
 """Kinds that come whether anything happens or not; shown where they are asked for."""
 
 

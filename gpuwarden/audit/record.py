@@ -41,9 +41,9 @@ class RecordKind(StrEnum):
         "evidence.refused",
         "refused evidence; the same refusal again is counted instead",
     )
-    EVIDENCE_ROUND = (
-        "evidence.round",
-        "rounds or repeated refusals of one node within an hour: `count`",
+    EVIDENCE_REPEATED = (
+        "evidence.repeated",
+        "repeated acceptances or refusals of one node within an hour: `count`",
     )
     NODE_STATE = (
         "node.state",
@@ -51,7 +51,7 @@ class RecordKind(StrEnum):
     )
     NODE_QUARANTINE = (
         "node.quarantine",
-        "change of a quarantine entry in the store: `stands`, `lifted`, or `lost` and rewritten",
+        "change of a quarantine entry in the store: `exists`, `lifted`, or `lost` and rewritten",
     )
     NODE_ENROLLMENT = (
         "node.enrollment",
@@ -65,7 +65,7 @@ class RecordKind(StrEnum):
     )
     ADMISSION_DECISION = (
         "admission.decision",
-        "a webhook let a pod in, refused it, or would have; equal refusals of an hour: `count`",
+        "a webhook accepted a pod, refused it, or would have; equal refusals of an hour: `count`",
     )
     BIND_DECISION = (
         "bind.decision",
@@ -96,7 +96,7 @@ class RecordKind(StrEnum):
     RESERVATION_REVOKED = "reservation.revoked", "a reservation was taken back"
     RESERVATION_RESTORED = (
         "reservation.restored",
-        "the ledger had lost it: of a live pod (`adopted`), or of a pod that may run (`held`)",
+        "the ledger had lost it: of a live pod (`restored`), or of one that may run (`kept`)",
     )
     RESERVATION_ENDED = (
         "reservation.ended",
@@ -104,7 +104,7 @@ class RecordKind(StrEnum):
     )
     LEDGER_STATE = (
         "ledger.state",
-        "the ledger is `unavailable`, `available` again, or back at what it once was (`rewound`)",
+        "the ledger is `unavailable`, `available` again, or older than it was (`rolled-back`)",
     )
     RESERVATION_ALLOCATED = (
         "reservation.allocated",
@@ -128,7 +128,7 @@ class RecordKind(StrEnum):
     )
     USE_ENDED = (
         "use.ended",
-        "what a `reservation.mismatch` or `reservation.unreserved` told is over",
+        "what a `reservation.mismatch` or `reservation.unreserved` reported is over",
     )
     USE_ACCOUNT = (
         "use.account",

@@ -33,7 +33,7 @@ def of_first(rejection: pb.Rejection) -> str:
 
 
 def remedy(code: str, node: str = "") -> str:
-    """What mends it, with the node's own name in its commands; empty where nothing is known."""
+    """What repairs it, with the node's own name in its commands; empty where nothing is known."""
     reason = explanation(code)
     if reason is None:
         return ""

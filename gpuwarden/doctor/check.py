@@ -29,7 +29,7 @@ class Verdict:
     seen: str
     expected: str = ""
     command: str = ""
-    """One command that mends it, or shows what to mend."""
+    """One command that repairs it, or shows what to repair."""
 
 
 def passed(seen: str) -> Verdict:

@@ -171,8 +171,8 @@ AGENT_GPUS_LOST = _gauge("agent_gpus_lost", _A, "GPUs that the driver reports as
 AGENT_READS = _counter(
     "agent_inventory_reads", _A, "Inventory reads, by result (complete, failed).", "result"
 )
-AGENT_ROUNDS_LOST = _counter(
-    "agent_rounds_lost", _A, "Challenges that passed before the GPUs had been read."
+AGENT_CHALLENGES_MISSED = _counter(
+    "agent_challenges_missed", _A, "Challenges that passed before the GPUs had been read."
 )
 AGENT_READ_SECONDS = _histogram(
     "agent_inventory_read", _A, "Time to read the whole inventory.", buckets=SLOW_BUCKETS
@@ -408,7 +408,7 @@ RESERVATION_CHANGES = _counter(
     "reservation_changes",
     _C,
     "Reservations that this replica moved, by state (Proposed, Confirmed, Releasing, Released,"
-    " Expired, Revoked, Allocated), or wrote after the ledger had lost them (Restored, Held).",
+    " Expired, Revoked, Allocated), or wrote after the ledger had lost them (Restored, Kept).",
     "state",
 )
 BINDINGS_NEVER_STORED = _gauge(
@@ -438,7 +438,7 @@ RESERVATION_DRIFT = _gauge(
 USE_FAULTS = _gauge(
     "gpu_use_faults",
     _C,
-    "Disagreements between what nodes show of their GPUs and the ledger that stand now, by kind"
+    "Disagreements between what nodes show of their GPUs and the ledger that exist now, by kind"
     " (docs/binding-webhook.md).",
     "kind",
 )
@@ -460,12 +460,12 @@ LEDGER_AVAILABLE = _gauge(
 LEDGER_REPAIRS = _counter(
     "ledger_repairs",
     _C,
-    "GPUReservation objects that this replica set right, by what it did: written (one had been"
-    " removed by force), held (its finalizer had been taken off).",
+    "GPUReservation objects that this replica repaired, by what it wrote: object (it had been"
+    " removed by force), finalizer (it had been taken off).",
     "what",
 )
-LEDGER_REWINDS = _counter(
-    "ledger_rewinds",
+LEDGER_ROLLBACKS = _counter(
+    "ledger_rollbacks",
     _C,
     "Times that the ledger was found to be older than it was (ledger.rollback).",
 )
@@ -493,10 +493,10 @@ SPIRE_POLLS = _counter(
     "result",
 )
 SPIRE_POLL_SECONDS = _histogram(
-    "spire_poll", _C, "Time of a whole look at the SPIRE server.", buckets=SLOW_BUCKETS
+    "spire_poll", _C, "Time of a whole poll of the SPIRE server.", buckets=SLOW_BUCKETS
 )
 SPIRE_AGENTS = _gauge(
-    "spire_agents", _C, "SPIRE agents in the last look, by state (attested, banned).", "state"
+    "spire_agents", _C, "SPIRE agents in the last poll, by state (attested, banned).", "state"
 )
 
 STORE_AVAILABLE = _gauge(
@@ -513,7 +513,7 @@ OPERATOR_ACTS = _counter(
 QUARANTINE_ENTRIES = _counter(
     "quarantine_entries",
     _C,
-    "Changes of quarantine entries in the store, seen by this replica, by fate (stands, lifted;"
+    "Changes of quarantine entries in the store, seen by this replica, by fate (exists, lifted;"
     " lost: gone without an operator's act, and written again).",
     "fate",
 )
@@ -815,7 +815,7 @@ class Event(StrEnum):
     )
     STREAM_CLOSED = "stream.closed", "an attestation stream ended, or none came about, and why"
     CONTROLLER_UNRESOLVED = "controller.unresolved", "a controller's name has no address now"
-    ROUND_LOST = "round.lost", "a challenge passed before the GPUs had been read"
+    CHALLENGE_MISSED = "challenge.missed", "a challenge passed before the GPUs had been read"
     CHALLENGE_REFUSED = "challenge.refused", "a challenge did not verify; the stream is closed"
     VERDICT_ACCEPTED = "verdict.accepted", "a controller accepted the agent's evidence"
     VERDICT_REFUSED = "verdict.refused", "a controller refused the evidence, and why"
@@ -866,9 +866,9 @@ class Event(StrEnum):
         "ledger.rollback",
         "records are older than they were; nothing is granted until all was read again",
     )
-    LEDGER_HELD = (
-        "ledger.held",
-        "GPUs of the audit log that the ledger had lost are held until their node shows no use",
+    LEDGER_KEPT = (
+        "ledger.kept",
+        "GPUs of the audit log that the ledger had lost are kept until their node shows no use",
     )
     AUDIT_REPLAY_FAILED = (
         "audit.replay.failed",
@@ -1015,16 +1015,16 @@ class Span(StrEnum):
         span.meaning = meaning
         return span
 
-    ROUND = "agent.round", "from a verified challenge to its verdict, seen by the agent"
+    ATTESTATION = "agent.attestation", "from a verified challenge to its verdict, seen by the agent"
     INVENTORY = (
         "agent.inventory",
         "waiting for a reading of all GPUs that began after the challenge",
     )
     EVIDENCE = "agent.evidence", "signing evidence or failure notices and handing it to the stream"
     STREAM = "controller.stream", "admitting a stream: its peer, limits and Hello"
-    CONTROLLER_ROUND = (
-        "controller.round",
-        "from a challenge to its verdict, or until the next one; first span of the round's trace",
+    CONTROLLER_ATTESTATION = (
+        "controller.attestation",
+        "from a challenge to its verdict, or until the next one; first span of its trace",
     )
     MESSAGE = "controller.message", "one message of an agent, from its receipt to its verdict"
     VERIFY = "controller.verify", "appraising one message; again after each wait"

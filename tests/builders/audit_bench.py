@@ -28,7 +28,7 @@ ACCEPTED = Record(
 )
 STATE = replace(ACCEPTED, kind=RecordKind.NODE_STATE, decision="revoked")
 FILTER = replace(ACCEPTED, kind=RecordKind.FILTER_DECISION, decision="passed")
-ROUND = replace(ACCEPTED, kind=RecordKind.EVIDENCE_ROUND)
+ROUND = replace(ACCEPTED, kind=RecordKind.EVIDENCE_REPEATED)
 
 
 class Bench:

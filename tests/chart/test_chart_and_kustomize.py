@@ -57,7 +57,7 @@ MEANT: Final[Mapping[Key, Mapping[str, str]]] = {
         ),
     },
     "ValidatingAdmissionPolicy/gpuwarden-bindings": {
-        "/spec/variables/gated/expression": "goes by `webhooks.enabled` and the list of namespaces"
+        "/spec/variables/registered/expression": "goes by `webhooks.enabled` and the namespaces"
     },
     "ValidatingAdmissionPolicy/gpuwarden-enforcement": {
         "/spec/variables/infrastructure/expression": "the list of namespaces, in other quotes"

@@ -572,8 +572,8 @@ def test_infrastructure_is_one_list() -> None:
 def test_without_webhooks_no_binding_may_bring_our_annotations() -> None:
     for name, registered in (("default", "true &&"), ("no-webhooks", "false &&")):
         policy = one(rendered(name), "ValidatingAdmissionPolicy", "gpuwarden-bindings")
-        (gated,) = [x for x in policy["spec"]["variables"] if x["name"] == "gated"]
-        assert gated["expression"].startswith(registered)
+        (variable,) = [x for x in policy["spec"]["variables"] if x["name"] == "registered"]
+        assert variable["expression"].startswith(registered)
 
 
 def test_report_only_refuses_nothing() -> None:

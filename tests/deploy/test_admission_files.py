@@ -141,8 +141,8 @@ def test_the_binding_webhook_is_asked_where_it_is_enforced_and_elsewhere_about_o
     assert "matchConditions" not in enforced
     (condition,) = scheduled["matchConditions"]
     (policy, *_) = yaml.safe_load_all((POLICY / "bindings.yaml").read_text())
-    (gated,) = (x for x in policy["spec"]["variables"] if x["name"] == "gated")
-    assert condition["expression"] in gated["expression"]
+    (registered,) = (x for x in policy["spec"]["variables"] if x["name"] == "registered")
+    assert condition["expression"] in registered["expression"]
     for webhook, labels in ((enforced, {ENFORCE_LABEL: "true"}), (scheduled, {})):
         assert selected(webhook, "team", **labels)
         assert not any(selected(webhook, name, **labels) for name in INFRASTRUCTURE)

@@ -153,7 +153,7 @@ HEALTHY: Final = (
     f"gpuwarden_spire_available{{{C}}} 0",
     f"gpuwarden_store_available{{{C}}} 1",
     f"gpuwarden_ledger_available{{{C}}} 1",
-    f"gpuwarden_ledger_rewinds_total{{{C}}} 1",
+    f"gpuwarden_ledger_rollbacks_total{{{C}}} 1",
     f'gpuwarden_reservation_drift{{{C},kind="pod_alive"}} 7',
     f'gpuwarden_gpu_use_faults{{{C},kind="unreserved_use"}} 0',
     f"gpuwarden_idle_gpus{{{C}}} 2",
@@ -168,7 +168,7 @@ HEALTHY: Final = (
     'gpuwarden_agent_dial_failures_total{instance="a0",cause="unreachable"} 0+6',
     'gpuwarden_agent_nvml_available{instance="a0"} 1',
     'gpuwarden_agent_gpus_lost{instance="a0"} 0',
-    'gpuwarden_agent_rounds_lost_total{instance="a0"} 7',
+    'gpuwarden_agent_challenges_missed_total{instance="a0"} 7',
     f"gpuwarden_clock_suspect{{{C}}} 0",
     f'gpuwarden_policy_reloads_total{{{C},result="taken"}} 0+1',
     f'gpuwarden_hint_scorer_available{{{C},path="/v1/score"}} 1',
@@ -302,8 +302,8 @@ CASES: Final[Mapping[str, tuple[Sequence[str], Mapping[str, str]]]] = {
         {"instance": "a0"},
     ),
     "GpuwardenGpuLost": (('gpuwarden_agent_gpus_lost{instance="a0"} 1',), {"instance": "a0"}),
-    "GpuwardenRoundsLost": (
-        ('gpuwarden_agent_rounds_lost_total{instance="a0"} 0+1',),
+    "GpuwardenChallengesMissed": (
+        ('gpuwarden_agent_challenges_missed_total{instance="a0"} 0+1',),
         {"instance": "a0"},
     ),
     "GpuwardenClockSuspect": ((f"gpuwarden_clock_suspect{{{C}}} 1",), {"instance": "c0"}),

@@ -154,11 +154,11 @@ def test_the_cluster_s_own_namespaces_are_the_same_everywhere() -> None:
     (names,) = (x for x in selector["matchExpressions"] if x["key"].startswith("kubernetes.io/"))
     assert names["values"] == INFRASTRUCTURE
     assert list(listed("enforcement", "infrastructure")) == INFRASTRUCTURE
-    assert str(INFRASTRUCTURE) in variable("bindings", "gated")
+    assert str(INFRASTRUCTURE) in variable("bindings", "registered")
 
 
 def test_the_binding_webhook_sees_the_bindings_of_the_scheduler_that_is_shipped() -> None:
-    assert f"request.userInfo.username == '{SCHEDULER}'" in variable("bindings", "gated")
+    assert f"request.userInfo.username == '{SCHEDULER}'" in variable("bindings", "registered")
     rbac = (FOLDER.parent / "scheduler" / "rbac.yaml").read_text()
     (account,) = (x for x in yaml.safe_load_all(rbac) if x["kind"] == "ServiceAccount")
     meta = account["metadata"]

@@ -193,7 +193,7 @@ A grant (acceptance of a node, a reservation, an operator's act) takes effect on
 record has been synced to disk; where that fails or takes longer than two seconds it is refused
 with `AUDIT_UNAVAILABLE`. Refusals and revocations take effect immediately, and are written with the
 next group (at most 64 records or 5 ms). When the volume is full, ordinary records
-(`filter.decision`, `evidence.round`) are dropped and counted, and the space kept by
+(`filter.decision`, `evidence.repeated`) are dropped and counted, and the space kept by
 `audit.reserve` is spent on the rest. When nothing can be written, grants are refused until the
 log is writable again; a `log.gap` record then says so, and how many records were lost.
 """

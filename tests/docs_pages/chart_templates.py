@@ -78,10 +78,10 @@ def _filled(text: str) -> str:
     """What differs from cluster to cluster."""
     reported = '[{{ ternary "Warn, Audit" "Deny" (eq .Values.enforcement "report") }}]'
     quoted = f"['kube-system', 'kube-node-lease', '{_NAMESPACE}']"
-    gated = f"!(request.namespace in {quoted})"
+    excluded = f"!(request.namespace in {quoted})"
     registered = f"{{{{ .Values.webhooks.enabled }}}} && !(request.namespace in {_INFRASTRUCTURE})"
     for old, new in (
-        (gated, registered),
+        (excluded, registered),
         (f'"{quoted}"', '{{ include "gpuwarden.infrastructure" . | quote }}'),
         (f"[kube-system, kube-node-lease, {_NAMESPACE}]", _INFRASTRUCTURE),
         ("[Deny]", reported),

@@ -27,14 +27,14 @@ GPU nodes
   failed       an agent is ready on every GPU node
     seen      none that is ready on gpu-a2
     expected  an agent that is ready on every GPU node
-    mend      kubectl -n gpuwarden-system describe pods -l \\
+    repair    kubectl -n gpuwarden-system describe pods -l \\
               app.kubernetes.io/component=agent --field-selector \\
               spec.nodeName=gpu-a2
     page      docs/doctor.md#agents
 ```
 
 In commands, replace words in capitals, such as OVERLAY and NODE, and `deploy/helm/gpuwarden` by
-your chart. Where Helm has installed gpuwarden, Helm mends its objects.
+your chart. Where Helm has installed gpuwarden, Helm repairs its objects.
 
 | outcome | meaning |
 |---|---|

@@ -143,7 +143,7 @@ class OurController(OurProgram):
 
     def refusals(self, node: str) -> list[str]:
         """Reason codes with which the node was refused, each once."""
-        records = [*self.records("evidence.refused"), *self.records("evidence.round")]
+        records = [*self.records("evidence.refused"), *self.records("evidence.repeated")]
         codes = [
             code
             for record in records

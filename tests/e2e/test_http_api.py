@@ -209,8 +209,8 @@ def test_the_command_line_tells_a_pod_s_way(world: World) -> None:
     until("it is confirmed", lambda: _state_of(world, gpu) == "Confirmed", timeout_s=PATIENCE_S)
     status, found = world.told("explain", "pod", f"{NAMESPACE}/train-5")
     assert (status, found["uid"], found["guaranteeGiven"]) == (0, word["uid"], "node")
-    ways = {x["name"]: x for x in found["stations"]}
-    assert [(x["name"], x["state"]) for x in found["stations"]] == [
+    ways = {x["name"]: x for x in found["stages"]}
+    assert [(x["name"], x["state"]) for x in found["stages"]] == [
         ("required", "reached"),
         ("reserved", "reached"),
         ("bound", "reached"),

@@ -116,7 +116,7 @@ class World:
 
         def agree() -> dict[str, str] | None:
             given = {card: name for card, name in self.given().items() if name in uids}
-            wanted = {x: ("Confirmed", "settlement", uids[name]) for x, name in given.items()}
+            wanted = {x: ("Confirmed", "kubelet", uids[name]) for x, name in given.items()}
             is_whole = len(given) == len(names) and self.ledger() == wanted
             return {name: card for card, name in given.items()} if is_whole else None
 
@@ -140,7 +140,7 @@ class World:
 
         def known() -> list[tuple[str, str, list[str]]] | None:
             _, found = asked(self.gpuwarden.controllers[0], "explain", "pod", f"{ENFORCED}/{name}")
-            stages = {x["name"]: x for x in found["stations"]}
+            stages = {x["name"]: x for x in found["stages"]}
             if stages["kubelet"]["state"] == "waiting":  # this replica has older evidence
                 return None
             return [(key, x["state"], x.get("gpus", [])) for key, x in stages.items()]

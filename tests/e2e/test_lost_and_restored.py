@@ -280,7 +280,7 @@ def test_etcd_is_restored_from_a_snapshot_of_before_pods_and_a_quarantine(
     assert {world.bind("thief"), world.bind("waits")} == {waits, late}
     assert world.states() == {gpu: ["Confirmed"] for gpu in (keeps, waits, late)}
     if way.restart:
-        held = world.logged("reservation.restored", "held")
+        held = world.logged("reservation.restored", "kept")
         assert {waits, late} <= {gpu for x in held for gpu in x["refs"]["gpus"]}
 
 

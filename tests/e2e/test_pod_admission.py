@@ -435,7 +435,7 @@ def outcomes(world: World) -> dict[str, str]:
     return {name: x["outcome"] for name, x in doctor(world).items() if x["outcome"] != "passed"}
 
 
-def test_doctor_finds_a_fault_that_its_command_mends(world: World) -> None:
+def test_doctor_finds_a_fault_that_its_command_repairs(world: World) -> None:
     until("a new controller leads and nodes are back", lambda: outcomes(world) == OTHERWISE)
     path = f"/api/v1/namespaces/{ENFORCED}"
     world.api.patch(path, {"metadata": {"labels": {ENFORCE_LABEL: "yes"}}})

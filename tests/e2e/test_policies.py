@@ -250,7 +250,7 @@ class TestBindings:
     ) -> None:
         """In enforced namespaces, and for our scheduler."""
         for here in (enforced, Namespace(_scheduler(lab), PLAIN)):
-            with _waiting(here, "gated") as name:
+            with _waiting(here, "registered") as name:
                 _bind(here, name, node, old=old, annotations={"gpuwarden.dev/node": node})
                 assert here.get(name)["metadata"]["annotations"]["gpuwarden.dev/node"] == node
 

@@ -219,7 +219,7 @@ class Installed:
     def is_authentic(self, name: str) -> bool:
         """Whether the controller knows the reservation id on the pod as its own."""
         _, explained = asked(self.controller, "explain", "pod", f"default/{name}")
-        (bound,) = (x for x in explained["stations"] if x["name"] == "bound")
+        (bound,) = (x for x in explained["stages"] if x["name"] == "bound")
         text = "gpuwarden issued its reservation id for this pod, node and GPUs"
         return text in bound["findings"]
 

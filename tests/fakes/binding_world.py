@@ -28,7 +28,7 @@ from controller.binding.records import (
     ReleaseOrder,
     ReservationChange,
     ended_record,
-    held_record,
+    kept_record,
     reservation_record,
 )
 from controller.binding.request import PodStates, PodsUnavailableError, StoredPod, StoredPods
@@ -176,8 +176,8 @@ class Sink:
     def log_replayed(self, grants: Grants) -> None:
         del grants
 
-    def held(self, grant: LoggedGrant) -> None:
-        self.log.append(held_record(grant))
+    def kept(self, grant: LoggedGrant) -> None:
+        self.log.append(kept_record(grant))
 
     def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
         self.log += [ended_record(x) for x in grants]

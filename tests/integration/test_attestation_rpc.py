@@ -83,7 +83,7 @@ async def test_rounds_go_on_and_unchanged_ones_are_counted_not_granted() -> None
             await client.answer(await client.challenge())
             assert (await client.verdict()).outcome == pb.OUTCOME_ACCEPTED
         assert len(world.audit.granted) == 1
-        assert world.audit.kinds().count(RecordKind.EVIDENCE_ROUND) == 3
+        assert world.audit.kinds().count(RecordKind.EVIDENCE_REPEATED) == 3
         assert world.witness.challenges[:3] == ["first", "interval", "interval"]
 
 

@@ -282,7 +282,7 @@ async def test_a_kubeconfig_leads_to_every_replica(pair: Pair, tmp_path: Path) -
 
 
 async def test_the_doctor_verifies_the_log_of_every_replica(pair: Pair, tmp_path: Path) -> None:
-    pair.logs[1].note(Record(RecordKind.EVIDENCE_ROUND, "c", "node/gpu-2", "x"), 50)
+    pair.logs[1].note(Record(RecordKind.EVIDENCE_REPEATED, "c", "node/gpu-2", "x"), 50)
     pair.logs[1].state("gpu-2", 60)
     async with FakeApiServer(tmp_path) as api:
         await pair.start_for_people(api)

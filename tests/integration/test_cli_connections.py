@@ -58,7 +58,7 @@ def test_the_program_lists_nodes(fleet: FakeFleetServer) -> None:
 
 
 def test_the_program_reads_a_pod_from_standard_input(fleet: FakeFleetServer) -> None:
-    fleet.fit.guarded = True
+    fleet.fit.managed = True
     ran = subprocess.run(
         program("fit", "-f", "-", "--server", fleet.target, "-o", "json"),
         env=environment(),
@@ -68,7 +68,7 @@ def test_the_program_reads_a_pod_from_standard_input(fleet: FakeFleetServer) -> 
         check=False,
     )
     assert ran.returncode == 3
-    assert json.loads(ran.stdout)["guarded"] is True
+    assert json.loads(ran.stdout)["managed"] is True
     assert fleet.asked[0].pod_json == b'{"kind": "Pod"}'  # type: ignore[attr-defined] # it is the fit request
 
 

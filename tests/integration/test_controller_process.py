@@ -212,7 +212,7 @@ async def _sees_the_fleet(controller: Controller) -> None:
         pod = {"metadata": {"annotations": {"gpuwarden.dev/required-hash": "junk"}}}
         request = pb.FitPodRequest(pod_json=json.dumps(pod).encode())
         refused = await stub.FitPod(request, timeout=DEADLINE)
-        assert (refused.guarded, refused.code) == (True, "REQ_INVALID")
+        assert (refused.managed, refused.code) == (True, "REQ_INVALID")
 
 
 async def _shows_metrics(controller: Controller) -> None:

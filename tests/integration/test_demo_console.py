@@ -37,7 +37,7 @@ PAGES = (
     (POD, f"/ui/pods/{EARLY}", r"reserved: reached .* at creation .* bound: reached"),
     (POD, f"/ui/pods/{WAITING}", r"GPU_NO_MATCH excludes most nodes \(2\)"),
     (POD, f"/ui/pods/{WAITING}", r"Every node .* ampere-0 NODE_MODE .* hopper-0 GPU_NO_MATCH "),
-    ("/ui/audit", "/ui/audit", "reservation.allocated pod/default/train-0 settled"),
+    ("/ui/audit", "/ui/audit", "reservation.allocated pod/default/train-0 recorded"),
 )
 """The page as docs/console.md writes it, one of its paths, and what that says."""
 

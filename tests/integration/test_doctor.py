@@ -171,7 +171,7 @@ def _count() -> int:
     return sum(len(group.checks) for group in INSTALLED)
 
 
-async def test_a_fault_is_told_with_what_mends_it(world: World) -> None:
+async def test_a_fault_is_told_with_what_repairs_it(world: World) -> None:
     world.api.delete("pods", "gpuwarden-system/gpuwarden-agent-gpu-a2")
     ran = await world.doctor()
     assert ran.code == 3
@@ -180,7 +180,7 @@ async def test_a_fault_is_told_with_what_mends_it(world: World) -> None:
     assert lines[at + 1 : at + 8] == [
         "    seen      none that is ready on gpu-a2",
         "    expected  an agent that is ready on every GPU node",
-        "    mend      kubectl -n gpuwarden-system describe pods -l \\",
+        "    repair    kubectl -n gpuwarden-system describe pods -l \\",
         "              app.kubernetes.io/component=agent --field-selector \\",
         "              spec.nodeName=gpu-a2",
         "    page      docs/doctor.md#agents",

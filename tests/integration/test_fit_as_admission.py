@@ -252,7 +252,7 @@ def fitted(found: pb.FitPodResponse) -> Iterator[Answer]:
     if found.code:
         yield Answer(found.code, {}, warnings)
         return
-    assert bool(found.fits) is found.guarded
+    assert bool(found.fits) is found.managed
     for pod in {x.pod: None for x in found.fits} or [""]:
         yield Answer("", {x.node: x.code for x in found.fits if x.pod == pod}, warnings)
 

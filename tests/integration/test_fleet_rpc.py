@@ -131,7 +131,7 @@ def _shown(
 def _fit_of(fits: list[pb.Fit]) -> Callable[[bytes, str], Awaitable[pb.FitPodResponse]]:
     async def fit(pod: bytes, namespace: str) -> pb.FitPodResponse:
         asked = [namespace, pod.decode()]
-        return pb.FitPodResponse(guarded=True, requirements=asked, fits=fits)
+        return pb.FitPodResponse(managed=True, requirements=asked, fits=fits)
 
     return fit
 

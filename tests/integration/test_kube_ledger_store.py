@@ -274,7 +274,7 @@ class TestDeletion:
                 return "gpu-a" in server.objects.all(COLLECTION) or None
 
             await eventually(repaired, "the object is back")
-            assert store.repaired == {Repaired.WRITTEN: 1}
+            assert store.repaired == {Repaired.OBJECT: 1}
             assert entry(store).revision != first.revision
 
     @pytest.mark.parametrize("old_is_known", [True, False])
@@ -314,7 +314,7 @@ class TestDeletion:
                 return stored(server)["metadata"]["finalizers"] == ["theirs", FINALIZER] or None
 
             await eventually(held, "the finalizer is back")
-            assert store.repaired == {Repaired.HELD: 1}
+            assert store.repaired == {Repaired.FINALIZER: 1}
 
 
 class TestStatus:

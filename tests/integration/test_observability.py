@@ -42,11 +42,11 @@ EXTENDER_SPANS = {f"controller.{verb}" for verb in ("filter", "prioritize", "pre
 """What a scheduler sends that traces."""
 SERVICES = {Process.AGENT: "gpuwarden-agent", Process.CONTROLLER: "gpuwarden-controller"}
 ROUND = {
-    "controller.round",
+    "controller.attestation",
     "controller.message",
     "controller.verify",
     "controller.swap",
-    "agent.round",
+    "agent.attestation",
     "agent.inventory",
     "agent.evidence",
 }
@@ -351,8 +351,8 @@ def test_a_round_is_one_trace_across_both_processes(seen: Seen) -> None:
     for spans in granted:
         by_id = {span.span: span for span in spans}
         [first] = [span for span in spans if not span.parent]
-        [agent] = [span for span in spans if span.name == "agent.round"]
-        assert first.name == "controller.round"
+        [agent] = [span for span in spans if span.name == "agent.attestation"]
+        assert first.name == "controller.attestation"
         assert first.service == SERVICES[Process.CONTROLLER]
         assert first.attributes["node"] == LEGACY
         assert agent.service == SERVICES[Process.AGENT]
@@ -368,9 +368,9 @@ def test_a_refused_round_says_why_on_both_sides(seen: Seen) -> None:
         for span in seen.spans
         if span.attributes.get("outcome") == "INVENTORY_CHANGED"
     }
-    traces = {trace for name, trace in refused if name == "controller.round"}
+    traces = {trace for name, trace in refused if name == "controller.attestation"}
     assert traces
-    assert traces & {trace for name, trace in refused if name == "agent.round"}
+    assert traces & {trace for name, trace in refused if name == "agent.attestation"}
 
 
 def test_the_scheduler_s_requests_are_spans(seen: Seen) -> None:

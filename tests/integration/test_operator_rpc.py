@@ -320,7 +320,7 @@ async def test_everything_that_decides_is_reported(world: World) -> None:
         "2023-11-14T22:13:20.123Z",
     )
     assert (told.candidate.code, told.candidate.evidence_digest) == ("INVENTORY_CHANGED", "e" * 64)
-    assert [(x.change, x.subject, x.pinned, x.offered) for x in told.candidate.changes] == [
+    assert [(x.change, x.subject, x.enrolled, x.offered) for x in told.candidate.changes] == [
         ("removed", "GPU-old", "1", ""),
         ("added", "GPU-new", "", "2"),
         ("changed", "node UID", "uid-1", "uid-2"),

@@ -49,7 +49,7 @@ async def test_who_holds_which_gpu(cluster: FakeCluster) -> None:
         found = (await told(here, "reservations", "--namespace", "team-a"))["reservations"]
         assert {x["pod"]: x["gpus"][0]["uuid"] for x in found} == given
         assert {(x["state"], x["node"], x["origin"]) for x in found} == {
-            ("Confirmed", "node-1", "gate")
+            ("Confirmed", "node-1", "binding")
         }
         assert all(x["ageS"] > 0 for x in found)
         assert (await told(here, "reservations", "--node", "node-2"))["reservations"] == []
@@ -63,7 +63,7 @@ async def test_without_a_ledger_the_list_is_an_error_not_empty(cluster: FakeClus
 
 
 def states(found: Any) -> dict[str, str]:
-    return {x["name"]: x["state"] for x in found["stations"]}
+    return {x["name"]: x["state"] for x in found["stages"]}
 
 
 async def test_a_pod_s_way_from_its_requirement_to_its_processes(cluster: FakeCluster) -> None:
@@ -95,7 +95,7 @@ async def test_a_pod_s_way_from_its_requirement_to_its_processes(cluster: FakeCl
             "kubelet": "unneeded",
             "nvml": "reached",
         }
-        by_name = {x["name"]: x for x in found["stations"]}
+        by_name = {x["name"]: x for x in found["stages"]}
         assert [by_name[x]["gpus"] for x in ("reserved", "bound", "nvml")] == [[given]] * 3
         shown = (await told(here, "node", "show", "node-1"))["evidenceDigest"]
         assert len(by_name["nvml"]["evidenceDigest"]) == len(shown) == 64
@@ -115,7 +115,7 @@ async def test_a_pod_s_way_from_its_requirement_to_its_processes(cluster: FakeCl
         await here.agent.some_rounds()
         found = await told(here, "explain", "pod", "team-a/train-0", wanted=3)
         assert states(found)["nvml"] == "mismatch"
-        assert f"process 8 of no pod uses {given} too" in found["stations"][4]["findings"]
+        assert f"process 8 of no pod uses {given} too" in found["stages"][4]["findings"]
 
 
 async def test_why_a_pod_waits_and_what_is_left_of_one_that_is_gone(cluster: FakeCluster) -> None:
@@ -186,7 +186,7 @@ async def test_reservations_outlive_the_key_of_their_ids(
         others = [here.create(f"next-{n}")["metadata"]["name"] for n in range(len(GPUS) - 1)]
         assert {await here.bound(name) for name in others} == set(GPUS) - {given}
         found = await told(here, "explain", "pod", "team-a/train-0")
-        bound = next(x for x in found["stations"] if x["name"] == "bound")
+        bound = next(x for x in found["stages"] if x["name"] == "bound")
         assert bound["state"] == "reached"
         assert any("by no key of admission.idKeys" in x for x in bound["findings"])
         here.create("late")

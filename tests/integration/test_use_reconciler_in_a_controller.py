@@ -55,7 +55,7 @@ async def test_kubelet_s_choice_becomes_a_record_and_ends_as_one(cluster: FakeCl
         await here.state_of(GPUS[1], "Confirmed")
         (kept,) = cluster.api.objects.all("gpureservations").values()
         (holder,) = kept["spec"]["holders"]
-        assert (kept["spec"]["node"], holder["origin"]) == ("node-1", "settlement")
+        assert (kept["spec"]["node"], holder["origin"]) == ("node-1", "kubelet")
         assert (holder["pod"]["uid"], holder["gpus"]) == (uid, [GPUS[1]])
         await here.agent.some_rounds()
         assert events(cluster) == []

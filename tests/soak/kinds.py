@@ -136,7 +136,7 @@ EXPECTED: Final = (
     Expected(
         "GPUs held on the word of the log",
         _CONTROLLER,
-        r"^ledger\.held ",
+        r"^ledger\.kept ",
         "their pods ended while the replica was down, so its log has no end of them",
         during=(Cause.KILL,),
         own=True,

@@ -303,7 +303,7 @@ def _command(text: str) -> str:
         if lines[-1] and len(lines[-1]) + len(word) >= room:
             lines.append("")
         lines[-1] += f" {word}" if lines[-1] else word
-    head = f"{'':{_INDENT * 2}}{'mend':<{_LABEL + _INDENT}}"
+    head = f"{'':{_INDENT * 2}}{'repair':<{_LABEL + _INDENT}}"
     return head + f" \\\n{'':{len(head)}}".join(lines) + "\n"
 
 

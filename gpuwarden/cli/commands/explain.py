@@ -37,7 +37,7 @@ REFUSALS: Final[tuple[Column[pb.PastRefusal], ...]] = (
     Column("DETAIL", lambda x: x.detail),
 )
 _TONES: Final = {"reached": Tone.GOOD, "missing": Tone.BAD, "mismatch": Tone.BAD}
-STAGES: Final[tuple[Column[placement_pb2.Station], ...]] = (
+STAGES: Final[tuple[Column[placement_pb2.Stage], ...]] = (
     Column("STAGE", lambda x: x.name),
     Column("STATE", lambda x: x.state, tone=lambda x: _TONES.get(x.state)),
     Column("AGO", lambda x: ago(x.at)),
@@ -204,7 +204,7 @@ def pod(
 def is_finding(found: placement_pb2.ExplainPodResponse) -> bool:
     """Whether the pod is wrong, or waits and no node would pass now."""
     refused = found.code or not found.passing
-    stuck = waits(found) and found.guarded and refused and not found.report_only
+    stuck = waits(found) and found.managed and refused and not found.report_only
     return bool(found.wrong or stuck)
 
 
@@ -220,17 +220,17 @@ def parted(name: str, namespace: str) -> tuple[str, str]:
 
 def waits(found: placement_pb2.ExplainPodResponse) -> bool:
     """Whether the pod is there and bound to no node yet."""
-    return any(x.name == _BOUND and x.state == _WAITING for x in found.stations)
+    return any(x.name == _BOUND and x.state == _WAITING for x in found.stages)
 
 
 def _pod_text(found: placement_pb2.ExplainPodResponse, output: Format) -> str:
     """Facts, stages and findings of the pod, why it waits, and its audit records."""
-    parts = [facts(_head(found)), on_screen(STAGES, found.stations, output)]
-    lines = [f"{x.name}: {line}" for x in found.stations for line in x.findings]
+    parts = [facts(_head(found)), on_screen(STAGES, found.stages, output)]
+    lines = [f"{x.name}: {line}" for x in found.stages for line in x.findings]
     if lines:
         text = "".join(paragraph(line, first="  ", indent=2) for line in lines)
         parts.append(f"Findings:\n{text}")
-    if waits(found) and found.guarded:
+    if waits(found) and found.managed:
         parts.append(_waiting(found, output))
     if found.earlier:
         held = on_screen(RESERVATIONS, found.earlier, output)

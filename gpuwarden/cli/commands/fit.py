@@ -84,7 +84,7 @@ def _passes(found: pb.FitPodResponse) -> bool:
         return False
     pods = {one.pod for one in found.fits}
     placed = {one.pod for one in found.fits if one.passes}
-    return not found.guarded or (bool(placed) and placed == pods)
+    return not found.managed or (bool(placed) and placed == pods)
 
 
 def _text(found: pb.FitPodResponse, output: Format) -> str:
@@ -92,7 +92,7 @@ def _text(found: pb.FitPodResponse, output: Format) -> str:
     if found.code:
         text = warned + paragraph(f"The pod {refused(found.code, found.detail)}")
         return f"{text}\n{_nodes(found, output)}" if found.fits else text
-    if not found.guarded:
+    if not found.managed:
         return f"{warned}The pod has no GPU requirement; gpuwarden does not manage it.\n"
     asks = "".join(paragraph(one, first="  ", indent=2) for one in found.requirements)
     return f"{warned}The pod requires:\n{asks}\n{_nodes(found, output)}"

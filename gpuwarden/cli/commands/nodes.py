@@ -84,10 +84,10 @@ PROCESSES: Final[tuple[Column[pb.GpuProcess], ...]] = (
     Column("POD-UID", lambda x: x.pod_uid),
     Column("FULL-GPU", lambda x: x.gpu, wide=True),
 )
-CHANGES: Final[tuple[Column[pb.PinChange], ...]] = (
+CHANGES: Final[tuple[Column[pb.EnrollmentChange], ...]] = (
     Column("CHANGE", lambda x: x.change),
     Column("SUBJECT", lambda x: x.subject),
-    Column("ENROLLED", lambda x: x.pinned),
+    Column("ENROLLED", lambda x: x.enrolled),
     Column("OFFERED", lambda x: x.offered),
 )
 

@@ -59,7 +59,7 @@ RESERVATIONS: Final[tuple[Column[pb.Reservation], ...]] = (
     Column("AGE", lambda x: age(x.age_s)),
     Column("ORIGIN", lambda x: x.origin, wide=True),
     Column("SHARED", lambda x: x.share_group, wide=True),
-    Column("RESTORED", lambda x: "yes" if x.adopted else "", wide=True),
+    Column("RESTORED", lambda x: "yes" if x.restored else "", wide=True),
     Column("POD-UID", lambda x: x.uid, wide=True),
     Column("RESERVATION", lambda x: x.id, wide=True),
     Column("FULL-UUIDS", lambda x: _gpus(x, whole=True), wide=True),

@@ -1,4 +1,4 @@
-"""`gpuwarden why POD`: in few lines why a pod waits or is wrong, and what mends it."""
+"""`gpuwarden why POD`: in few lines why a pod waits or is wrong, and what repairs it."""
 
 import sys
 from typing import Final
@@ -55,10 +55,10 @@ def why(
 
 def cause_of(found: pb.ExplainPodResponse) -> tuple[str, str]:
     """What stands against the pod in a sentence, and the reason code where there is one."""
-    bad = next((x for x in found.stations if x.state in _FAULTY), None)
+    bad = next((x for x in found.stages if x.state in _FAULTY), None)
     if found.wrong and bad is not None:
         return f"{bad.name} is {bad.state}: {joined(bad.findings) or bad.source}", ""
-    if not found.guarded:
+    if not found.managed:
         return "asks gpuwarden for nothing, so nothing of gpuwarden holds it back", ""
     return _waiting(found) if waits(found) else ("is bound, and has what was reserved for it", "")
 
@@ -80,6 +80,6 @@ def _waiting(found: pb.ExplainPodResponse) -> tuple[str, str]:
 
 
 def fix_of(code: str, found: pb.ExplainPodResponse) -> str:
-    """What mends it, with the node's own name in its commands; empty where nothing is known."""
+    """What repairs it, with the node's own name in its commands; empty where nothing is known."""
     node = next((x.nodes[0] for x in found.rejections if x.code == code and x.nodes), "")
     return remedy(code, node)

@@ -38,7 +38,7 @@ class ReadRecordsRequest(_message.Message):
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only kinds that begin so; at most 32. When empty all but those that come by the clock:
-        checkpoint, evidence.round, log.rotate and use.account.
+        checkpoint, evidence.repeated, log.rotate and use.account.
         """
 
     def __init__(

@@ -525,12 +525,12 @@ class Enrollment(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     FAULTS_FIELD_NUMBER: _builtins.int
     node_uid: _builtins.str
-    """Node UID as pinned, empty where the directory has none."""
+    """Node UID as enrolled, empty where the directory has none."""
     spire_agent: _builtins.str
     version: _builtins.str
     """v1:sha256:<hex>, stands for everything here: what OperatorService expects."""
     @_builtins.property
-    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___PinnedGpu]:
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolledGpu]:
         """Sorted by UUID; empty before first use."""
 
     @_builtins.property
@@ -548,7 +548,7 @@ class Enrollment(_message.Message):
     def __init__(
         self,
         *,
-        gpus: _abc.Iterable[Global___PinnedGpu] | None = ...,
+        gpus: _abc.Iterable[Global___EnrolledGpu] | None = ...,
         node_uid: _builtins.str = ...,
         spire_agent: _builtins.str = ...,
         denial: Global___Denial | None = ...,
@@ -590,7 +590,7 @@ class GpuFault(_message.Message):
 Global___GpuFault: _TypeAlias = GpuFault  # noqa: Y015
 
 @_typing.final
-class PinnedGpu(_message.Message):
+class EnrolledGpu(_message.Message):
     """A GPU that belongs to a node."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -605,9 +605,9 @@ class PinnedGpu(_message.Message):
     identity_key: _builtins.str
     """SHA-256 of the device identity key, empty where none was proven."""
     pci_bus_id: _builtins.str
-    """Where it was when pinned; never compared."""
+    """Where it was when enrolled; never compared."""
     enrolled: _builtins.bool
-    """An operator listed or accepted it; otherwise pinned at first use."""
+    """An operator listed or accepted it; otherwise trusted at first use."""
     def __init__(
         self,
         *,
@@ -623,7 +623,7 @@ class PinnedGpu(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PinnedGpu: _TypeAlias = PinnedGpu  # noqa: Y015
+Global___EnrolledGpu: _TypeAlias = EnrolledGpu  # noqa: Y015
 
 @_typing.final
 class Denial(_message.Message):
@@ -659,7 +659,7 @@ Global___Denial: _TypeAlias = Denial  # noqa: Y015
 
 @_typing.final
 class Candidate(_message.Message):
-    """Hardware that authentic evidence showed and that is not the pinned one."""
+    """Hardware that authentic evidence showed and that is not the enrolled one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -667,11 +667,11 @@ class Candidate(_message.Message):
     EVIDENCE_DIGEST_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     code: _builtins.str
-    """Why it was refused; GPU_LOST where it is the pins without GPUs that are gone."""
+    """Why it was refused; GPU_LOST where enrolled GPUs are gone."""
     evidence_digest: _builtins.str
     """Digest of the evidence, lower-case hex."""
     @_builtins.property
-    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PinChange]:
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrollmentChange]:
         """What accepting it would change."""
 
     def __init__(
@@ -679,7 +679,7 @@ class Candidate(_message.Message):
         *,
         code: _builtins.str = ...,
         evidence_digest: _builtins.str = ...,
-        changes: _abc.Iterable[Global___PinChange] | None = ...,
+        changes: _abc.Iterable[Global___EnrollmentChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -690,20 +690,20 @@ class Candidate(_message.Message):
 Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
 
 @_typing.final
-class PinChange(_message.Message):
-    """One line of the difference between pins and candidate."""
+class EnrollmentChange(_message.Message):
+    """One line of the difference between enrollment and candidate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGE_FIELD_NUMBER: _builtins.int
     SUBJECT_FIELD_NUMBER: _builtins.int
-    PINNED_FIELD_NUMBER: _builtins.int
+    ENROLLED_FIELD_NUMBER: _builtins.int
     OFFERED_FIELD_NUMBER: _builtins.int
     change: _builtins.str
     """removed, added, changed or kept."""
     subject: _builtins.str
     """UUID of a GPU, `node UID` or `SPIRE agent`."""
-    pinned: _builtins.str
+    enrolled: _builtins.str
     """Serial of the GPU, or the id."""
     offered: _builtins.str
     def __init__(
@@ -711,16 +711,16 @@ class PinChange(_message.Message):
         *,
         change: _builtins.str = ...,
         subject: _builtins.str = ...,
-        pinned: _builtins.str = ...,
+        enrolled: _builtins.str = ...,
         offered: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "offered", b"offered", "pinned", b"pinned", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "enrolled", b"enrolled", "offered", b"offered", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PinChange: _TypeAlias = PinChange  # noqa: Y015
+Global___EnrollmentChange: _TypeAlias = EnrollmentChange  # noqa: Y015
 
 @_typing.final
 class WatchNodesRequest(_message.Message):
@@ -998,7 +998,7 @@ class ExplainNodeResponse(_message.Message):
     identity_document: _builtins.str
     """RFC 8785 JSON of the node identity document of the last acceptance."""
     pin_document: _builtins.str
-    """RFC 8785 JSON of the pinned identity, empty when nothing is pinned."""
+    """RFC 8785 JSON of the enrolled identity, empty when nothing is enrolled."""
     @_builtins.property
     def node(self) -> Global___Node: ...
     @_builtins.property
@@ -1176,13 +1176,13 @@ Global___Fit: _TypeAlias = Fit  # noqa: Y015
 class FitPodResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    GUARDED_FIELD_NUMBER: _builtins.int
+    MANAGED_FIELD_NUMBER: _builtins.int
     REQUIREMENTS_FIELD_NUMBER: _builtins.int
     FITS_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
-    guarded: _builtins.bool
+    managed: _builtins.bool
     """False when the pod asks for nothing of ours and would pass untouched."""
     code: _builtins.str
     """Reason code and text when a pod itself is refused (REQ_INVALID, BYPASS_ENV, …); the text has the
@@ -1202,7 +1202,7 @@ class FitPodResponse(_message.Message):
     def __init__(
         self,
         *,
-        guarded: _builtins.bool = ...,
+        managed: _builtins.bool = ...,
         requirements: _abc.Iterable[_builtins.str] | None = ...,
         fits: _abc.Iterable[Global___Fit] | None = ...,
         code: _builtins.str = ...,
@@ -1211,7 +1211,7 @@ class FitPodResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "fits", b"fits", "guarded", b"guarded", "requirements", b"requirements", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "fits", b"fits", "managed", b"managed", "requirements", b"requirements", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

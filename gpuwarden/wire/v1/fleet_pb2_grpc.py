@@ -131,7 +131,7 @@ class FleetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExplainNode(self, request, context):
-        """Why a node is or is not eligible: its state, pins, claims and last refusals.
+        """Why a node is or is not eligible: its state, enrollment, claims and last refusals.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,7 +48,7 @@ class FleetServiceStub:
     GetClass: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.GetClassRequest, _fleet_pb2.GetClassResponse]
     """The class document behind a hash or a class name."""
     ExplainNode: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ExplainNodeRequest, _fleet_pb2.ExplainNodeResponse]
-    """Why a node is or is not eligible: its state, pins, claims and last refusals."""
+    """Why a node is or is not eligible: its state, enrollment, claims and last refusals."""
     FitPod: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.FitPodRequest, _fleet_pb2.FitPodResponse]
     """Which nodes would pass /filter for a pod that does not exist yet."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.GetStatusRequest, _fleet_pb2.GetStatusResponse]
@@ -74,7 +74,7 @@ class FleetServiceAsyncStub(FleetServiceStub):
     GetClass: _aio.UnaryUnaryMultiCallable[_fleet_pb2.GetClassRequest, _fleet_pb2.GetClassResponse]  # type: ignore[assignment]
     """The class document behind a hash or a class name."""
     ExplainNode: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ExplainNodeRequest, _fleet_pb2.ExplainNodeResponse]  # type: ignore[assignment]
-    """Why a node is or is not eligible: its state, pins, claims and last refusals."""
+    """Why a node is or is not eligible: its state, enrollment, claims and last refusals."""
     FitPod: _aio.UnaryUnaryMultiCallable[_fleet_pb2.FitPodRequest, _fleet_pb2.FitPodResponse]  # type: ignore[assignment]
     """Which nodes would pass /filter for a pod that does not exist yet."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_fleet_pb2.GetStatusRequest, _fleet_pb2.GetStatusResponse]  # type: ignore[assignment]
@@ -139,7 +139,7 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_pb2.ExplainNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_pb2.ExplainNodeResponse, _abc.Awaitable[_fleet_pb2.ExplainNodeResponse]]:
-        """Why a node is or is not eligible: its state, pins, claims and last refusals."""
+        """Why a node is or is not eligible: its state, enrollment, claims and last refusals."""
 
     @_abc_1.abstractmethod
     def FitPod(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from gpuwarden.wire.v1 import fleet_pb2 as gpuwarden_dot_wire_dot_v1_dot_fleet__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n gpuwarden/wire/v1/operator.proto\x12\x11gpuwarden.wire.v1\x1a\x1dgpuwarden/wire/v1/fleet.proto\"_\n\x11\x41\x63\x63\x65ptNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x03 \x01(\t\x12\x12\n\nclaimed_by\x18\x04 \x01(\t\"v\n\x12\x41\x63\x63\x65ptNodeResponse\x12\x31\n\nenrollment\x18\x01 \x01(\x0b\x32\x1d.gpuwarden.wire.v1.Enrollment\x12-\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1c.gpuwarden.wire.v1.PinChange\"I\n\x15QuarantineNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nclaimed_by\x18\x03 \x01(\t\"]\n\x16QuarantineNodeResponse\x12\x31\n\nenrollment\x18\x01 \x01(\x0b\x32\x1d.gpuwarden.wire.v1.Enrollment\x12\x10\n\x08warnings\x18\x02 \x03(\t\"`\n\x12ReleaseNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x03 \x01(\t\x12\x12\n\nclaimed_by\x18\x04 \x01(\t\"H\n\x13ReleaseNodeResponse\x12\x31\n\nenrollment\x18\x01 \x01(\x0b\x32\x1d.gpuwarden.wire.v1.Enrollment\"Y\n\x11ReleaseGpuRequest\x12\x0b\n\x03gpu\x18\x01 \x01(\t\x12\x13\n\x0breservation\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nclaimed_by\x18\x04 \x01(\t\"S\n\x12ReleaseGpuResponse\x12\x0f\n\x07\x61lready\x18\x01 \x01(\x08\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0b\n\x03pod\x18\x04 \x01(\t2\x8c\x03\n\x0fOperatorService\x12Y\n\nAcceptNode\x12$.gpuwarden.wire.v1.AcceptNodeRequest\x1a%.gpuwarden.wire.v1.AcceptNodeResponse\x12\x65\n\x0eQuarantineNode\x12(.gpuwarden.wire.v1.QuarantineNodeRequest\x1a).gpuwarden.wire.v1.QuarantineNodeResponse\x12\\\n\x0bReleaseNode\x12%.gpuwarden.wire.v1.ReleaseNodeRequest\x1a&.gpuwarden.wire.v1.ReleaseNodeResponse\x12Y\n\nReleaseGpu\x12$.gpuwarden.wire.v1.ReleaseGpuRequest\x1a%.gpuwarden.wire.v1.ReleaseGpuResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n gpuwarden/wire/v1/operator.proto\x12\x11gpuwarden.wire.v1\x1a\x1dgpuwarden/wire/v1/fleet.proto\"_\n\x11\x41\x63\x63\x65ptNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x03 \x01(\t\x12\x12\n\nclaimed_by\x18\x04 \x01(\t\"}\n\x12\x41\x63\x63\x65ptNodeResponse\x12\x31\n\nenrollment\x18\x01 \x01(\x0b\x32\x1d.gpuwarden.wire.v1.Enrollment\x12\x34\n\x07\x63hanges\x18\x02 \x03(\x0b\x32#.gpuwarden.wire.v1.EnrollmentChange\"I\n\x15QuarantineNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nclaimed_by\x18\x03 \x01(\t\"]\n\x16QuarantineNodeResponse\x12\x31\n\nenrollment\x18\x01 \x01(\x0b\x32\x1d.gpuwarden.wire.v1.Enrollment\x12\x10\n\x08warnings\x18\x02 \x03(\t\"`\n\x12ReleaseNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x03 \x01(\t\x12\x12\n\nclaimed_by\x18\x04 \x01(\t\"H\n\x13ReleaseNodeResponse\x12\x31\n\nenrollment\x18\x01 \x01(\x0b\x32\x1d.gpuwarden.wire.v1.Enrollment\"Y\n\x11ReleaseGpuRequest\x12\x0b\n\x03gpu\x18\x01 \x01(\t\x12\x13\n\x0breservation\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nclaimed_by\x18\x04 \x01(\t\"S\n\x12ReleaseGpuResponse\x12\x0f\n\x07\x61lready\x18\x01 \x01(\x08\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0b\n\x03pod\x18\x04 \x01(\t2\x8c\x03\n\x0fOperatorService\x12Y\n\nAcceptNode\x12$.gpuwarden.wire.v1.AcceptNodeRequest\x1a%.gpuwarden.wire.v1.AcceptNodeResponse\x12\x65\n\x0eQuarantineNode\x12(.gpuwarden.wire.v1.QuarantineNodeRequest\x1a).gpuwarden.wire.v1.QuarantineNodeResponse\x12\\\n\x0bReleaseNode\x12%.gpuwarden.wire.v1.ReleaseNodeRequest\x1a&.gpuwarden.wire.v1.ReleaseNodeResponse\x12Y\n\nReleaseGpu\x12$.gpuwarden.wire.v1.ReleaseGpuRequest\x1a%.gpuwarden.wire.v1.ReleaseGpuResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,19 +35,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACCEPTNODEREQUEST']._serialized_start=86
   _globals['_ACCEPTNODEREQUEST']._serialized_end=181
   _globals['_ACCEPTNODERESPONSE']._serialized_start=183
-  _globals['_ACCEPTNODERESPONSE']._serialized_end=301
-  _globals['_QUARANTINENODEREQUEST']._serialized_start=303
-  _globals['_QUARANTINENODEREQUEST']._serialized_end=376
-  _globals['_QUARANTINENODERESPONSE']._serialized_start=378
-  _globals['_QUARANTINENODERESPONSE']._serialized_end=471
-  _globals['_RELEASENODEREQUEST']._serialized_start=473
-  _globals['_RELEASENODEREQUEST']._serialized_end=569
-  _globals['_RELEASENODERESPONSE']._serialized_start=571
-  _globals['_RELEASENODERESPONSE']._serialized_end=643
-  _globals['_RELEASEGPUREQUEST']._serialized_start=645
-  _globals['_RELEASEGPUREQUEST']._serialized_end=734
-  _globals['_RELEASEGPURESPONSE']._serialized_start=736
-  _globals['_RELEASEGPURESPONSE']._serialized_end=819
-  _globals['_OPERATORSERVICE']._serialized_start=822
-  _globals['_OPERATORSERVICE']._serialized_end=1218
+  _globals['_ACCEPTNODERESPONSE']._serialized_end=308
+  _globals['_QUARANTINENODEREQUEST']._serialized_start=310
+  _globals['_QUARANTINENODEREQUEST']._serialized_end=383
+  _globals['_QUARANTINENODERESPONSE']._serialized_start=385
+  _globals['_QUARANTINENODERESPONSE']._serialized_end=478
+  _globals['_RELEASENODEREQUEST']._serialized_start=480
+  _globals['_RELEASENODEREQUEST']._serialized_end=576
+  _globals['_RELEASENODERESPONSE']._serialized_start=578
+  _globals['_RELEASENODERESPONSE']._serialized_end=650
+  _globals['_RELEASEGPUREQUEST']._serialized_start=652
+  _globals['_RELEASEGPUREQUEST']._serialized_end=741
+  _globals['_RELEASEGPURESPONSE']._serialized_start=743
+  _globals['_RELEASEGPURESPONSE']._serialized_end=826
+  _globals['_OPERATORSERVICE']._serialized_start=829
+  _globals['_OPERATORSERVICE']._serialized_end=1225
 # @@protoc_insertion_point(module_scope)

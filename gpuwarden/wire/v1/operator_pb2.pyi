@@ -61,14 +61,14 @@ class AcceptNodeResponse(_message.Message):
         """As it is now."""
 
     @_builtins.property
-    def changes(self) -> _containers.RepeatedCompositeFieldContainer[_fleet_pb2.PinChange]:
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[_fleet_pb2.EnrollmentChange]:
         """What was changed."""
 
     def __init__(
         self,
         *,
         enrollment: _fleet_pb2.Enrollment | None = ...,
-        changes: _abc.Iterable[_fleet_pb2.PinChange] | None = ...,
+        changes: _abc.Iterable[_fleet_pb2.EnrollmentChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

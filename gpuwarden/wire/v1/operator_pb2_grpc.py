@@ -68,7 +68,7 @@ class OperatorServiceServicer:
     """
 
     def AcceptNode(self, request, context):
-        """Make the hardware that the node has shown its pins, and end its denial.
+        """Make the hardware that the node has shown its enrollment, and end its quarantine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -82,7 +82,7 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseNode(self, request, context):
-        """End the denial of a node; its pins stay.
+        """End the quarantine of a node; its enrollment stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

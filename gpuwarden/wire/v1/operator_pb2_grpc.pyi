@@ -38,11 +38,11 @@ class OperatorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OperatorServiceAsyncStub: ...
     AcceptNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.AcceptNodeRequest, _operator_pb2.AcceptNodeResponse]
-    """Make the hardware that the node has shown its pins, and end its denial."""
+    """Make the hardware that the node has shown its enrollment, and end its quarantine."""
     QuarantineNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.QuarantineNodeRequest, _operator_pb2.QuarantineNodeResponse]
     """Take the node out until an operator lets it back in."""
     ReleaseNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReleaseNodeRequest, _operator_pb2.ReleaseNodeResponse]
-    """End the denial of a node; its pins stay."""
+    """End the quarantine of a node; its enrollment stays."""
     ReleaseGpu: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReleaseGpuRequest, _operator_pb2.ReleaseGpuResponse]
     """End one reservation's part in one GPU whose pod has ended and whose node does not say that
     nothing of it is left. RESERVATION_IN_FORCE while the pod has not ended, RESERVATION_IN_USE
@@ -59,11 +59,11 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AcceptNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.AcceptNodeRequest, _operator_pb2.AcceptNodeResponse]  # type: ignore[assignment]
-    """Make the hardware that the node has shown its pins, and end its denial."""
+    """Make the hardware that the node has shown its enrollment, and end its quarantine."""
     QuarantineNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.QuarantineNodeRequest, _operator_pb2.QuarantineNodeResponse]  # type: ignore[assignment]
     """Take the node out until an operator lets it back in."""
     ReleaseNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReleaseNodeRequest, _operator_pb2.ReleaseNodeResponse]  # type: ignore[assignment]
-    """End the denial of a node; its pins stay."""
+    """End the quarantine of a node; its enrollment stays."""
     ReleaseGpu: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReleaseGpuRequest, _operator_pb2.ReleaseGpuResponse]  # type: ignore[assignment]
     """End one reservation's part in one GPU whose pod has ended and whose node does not say that
     nothing of it is left. RESERVATION_IN_FORCE while the pod has not ended, RESERVATION_IN_USE
@@ -83,7 +83,7 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.AcceptNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.AcceptNodeResponse, _abc.Awaitable[_operator_pb2.AcceptNodeResponse]]:
-        """Make the hardware that the node has shown its pins, and end its denial."""
+        """Make the hardware that the node has shown its enrollment, and end its quarantine."""
 
     @_abc_1.abstractmethod
     def QuarantineNode(
@@ -99,7 +99,7 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.ReleaseNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ReleaseNodeResponse, _abc.Awaitable[_operator_pb2.ReleaseNodeResponse]]:
-        """End the denial of a node; its pins stay."""
+        """End the quarantine of a node; its enrollment stays."""
 
     @_abc_1.abstractmethod
     def ReleaseGpu(

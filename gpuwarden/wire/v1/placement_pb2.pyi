@@ -275,7 +275,7 @@ class Reservation(_message.Message):
     MADE_AT_FIELD_NUMBER: _builtins.int
     AGE_S_FIELD_NUMBER: _builtins.int
     SHARE_GROUP_FIELD_NUMBER: _builtins.int
-    ADOPTED_FIELD_NUMBER: _builtins.int
+    RESTORED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     namespace: _builtins.str
     pod: _builtins.str
@@ -286,7 +286,7 @@ class Reservation(_message.Message):
     state: _builtins.str
     """Proposed, Confirmed or Releasing: the least advanced of its GPUs."""
     origin: _builtins.str
-    """Who made it: gate (in the Binding), admission (before) or settlement (after: kubelet chose)."""
+    """Who made it: binding (in the Binding), admission (before) or kubelet (after: it chose)."""
     made_at: _builtins.str
     """When the first record was made, by the API server's clock, RFC 3339; empty where the store
     keeps no times. Nothing is decided by it.
@@ -295,7 +295,7 @@ class Reservation(_message.Message):
     """Seconds since then by the controller's clock; 0 where it is not known."""
     share_group: _builtins.str
     """The map's line that is shared with other pods; empty where nothing is shared."""
-    adopted: _builtins.bool
+    restored: _builtins.bool
     """Written for a pod that ran, after the ledger had lost its record."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReservedGpu]:
@@ -315,11 +315,11 @@ class Reservation(_message.Message):
         made_at: _builtins.str = ...,
         age_s: _builtins.int = ...,
         share_group: _builtins.str = ...,
-        adopted: _builtins.bool = ...,
+        restored: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "age_s", b"age_s", "gpus", b"gpus", "id", b"id", "made_at", b"made_at", "namespace", b"namespace", "node", b"node", "origin", b"origin", "pod", b"pod", "share_group", b"share_group", "state", b"state", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "gpus", b"gpus", "id", b"id", "made_at", b"made_at", "namespace", b"namespace", "node", b"node", "origin", b"origin", "pod", b"pod", "restored", b"restored", "share_group", b"share_group", "state", b"state", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -384,8 +384,8 @@ class ExplainPodResponse(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     UID_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
-    GUARDED_FIELD_NUMBER: _builtins.int
-    STATIONS_FIELD_NUMBER: _builtins.int
+    MANAGED_FIELD_NUMBER: _builtins.int
+    STAGES_FIELD_NUMBER: _builtins.int
     WRONG_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
@@ -405,7 +405,7 @@ class ExplainPodResponse(_message.Message):
     """Empty where nothing knows it."""
     phase: _builtins.str
     """Phase of the pod; empty where the API server has no such pod."""
-    guarded: _builtins.bool
+    managed: _builtins.bool
     """False when the pod asks for nothing of ours, or is gone."""
     wrong: _builtins.bool
     """Where one is missing or does not agree with those before."""
@@ -425,8 +425,8 @@ class ExplainPodResponse(_message.Message):
     report_only: _builtins.bool
     """Everything is judged, and nothing is refused or reserved (enforcement: report)."""
     @_builtins.property
-    def stations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Station]:
-        """wished, reserved, bound, kubelet, nvml."""
+    def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stage]:
+        """required, reserved, bound, kubelet, nvml."""
 
     @_builtins.property
     def passing_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -451,8 +451,8 @@ class ExplainPodResponse(_message.Message):
         name: _builtins.str = ...,
         uid: _builtins.str = ...,
         phase: _builtins.str = ...,
-        guarded: _builtins.bool = ...,
-        stations: _abc.Iterable[Global___Station] | None = ...,
+        managed: _builtins.bool = ...,
+        stages: _abc.Iterable[Global___Stage] | None = ...,
         wrong: _builtins.bool = ...,
         code: _builtins.str = ...,
         detail: _builtins.str = ...,
@@ -469,15 +469,15 @@ class ExplainPodResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "earlier", b"earlier", "guarantee", b"guarantee", "guarantee_given", b"guarantee_given", "guarantee_limit", b"guarantee_limit", "guarded", b"guarded", "name", b"name", "namespace", b"namespace", "passing", b"passing", "passing_nodes", b"passing_nodes", "phase", b"phase", "records", b"records", "records_since", b"records_since", "rejections", b"rejections", "report_only", b"report_only", "stations", b"stations", "uid", b"uid", "wrong", b"wrong"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "earlier", b"earlier", "guarantee", b"guarantee", "guarantee_given", b"guarantee_given", "guarantee_limit", b"guarantee_limit", "managed", b"managed", "name", b"name", "namespace", b"namespace", "passing", b"passing", "passing_nodes", b"passing_nodes", "phase", b"phase", "records", b"records", "records_since", b"records_since", "rejections", b"rejections", "report_only", b"report_only", "stages", b"stages", "uid", b"uid", "wrong", b"wrong"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainPodResponse: _TypeAlias = ExplainPodResponse  # noqa: Y015
 
 @_typing.final
-class Station(_message.Message):
-    """A station on the way of a pod to its GPUs."""
+class Stage(_message.Message):
+    """A stage on the way of a pod to its GPUs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -489,7 +489,7 @@ class Station(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """wished, reserved, bound, kubelet or nvml."""
+    """required, reserved, bound, kubelet or nvml."""
     state: _builtins.str
     """reached, waiting, unneeded, over, missing, mismatch or unknown."""
     at: _builtins.str
@@ -523,7 +523,7 @@ class Station(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Station: _TypeAlias = Station  # noqa: Y015
+Global___Stage: _TypeAlias = Stage  # noqa: Y015
 
 @_typing.final
 class Rejection(_message.Message):

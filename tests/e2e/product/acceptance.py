@@ -124,8 +124,8 @@ def given(cluster: Deployed, namespace: str) -> list[str]:
     told: Document = json.loads(
         cluster.gpuwarden(0, "explain", "pod", f"{namespace}/train-0", "-o", "json")
     )
-    (station,) = (x for x in told["stations"] if x["name"] == "kubelet")
-    return list(station.get("gpus", []))
+    (stage,) = (x for x in told["stages"] if x["name"] == "kubelet")
+    return list(stage.get("gpus", []))
 
 
 def examined(person: Workstation) -> dict[str, Document]:

@@ -192,7 +192,7 @@ def test_metrics() -> None:
         'gpuwarden_agent_streams{state="connecting"} 0.0',
         'gpuwarden_agent_stream_ends_total{cause="silent"} 1.0',
         'gpuwarden_agent_inventory_reads_total{result="failed"} 1.0',
-        "gpuwarden_agent_rounds_lost_total 1.0",
+        "gpuwarden_agent_challenges_missed_total 1.0",
         'gpuwarden_agent_nvml_failures_total{call="nvmlX",error="UNKNOWN"} 1.0',
         'gpuwarden_agent_nvml_failures_total{call="nvmlX",error="OTHER"} 2.0',
         'gpuwarden_agent_gpu_events_total{kind="xid"} 1.0',

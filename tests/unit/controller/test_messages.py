@@ -286,7 +286,7 @@ def pod_fit(
 
 def test_an_unmanaged_pod_has_no_verdicts() -> None:
     message = fit_message([pod_fit(Requirements(), None)])
-    assert (message.guarded, message.code, list(message.fits)) == (False, "", [])
+    assert (message.managed, message.code, list(message.fits)) == (False, "", [])
 
 
 def test_a_pod_that_admission_refuses_has_all_its_reasons_and_warnings() -> None:
@@ -295,7 +295,7 @@ def test_a_pod_that_admission_refuses_has_all_its_reasons_and_warnings() -> None
         Refusal(ReasonCode.BYPASS_PRIVILEGED, "container main is privileged"),
     )
     message = fit_message([pod_fit(Requirements(), None, *refusals, warnings=("a", "b"))])
-    assert (message.guarded, message.code) == (True, "BYPASS_HOST_PID")
+    assert (message.managed, message.code) == (True, "BYPASS_HOST_PID")
     assert message.detail == ("hostPID is set; BYPASS_PRIVILEGED container main is privileged")
     assert list(message.warnings) == ["a", "b"]
     invalid = RequirementsInvalid((Finding("k", "v", "x"),))
@@ -316,7 +316,7 @@ def test_the_pods_of_a_map_are_told_apart() -> None:
         ("web-0", "a", True),
         ("web-1", "b", False),
     ]
-    assert (message.guarded, message.code, list(message.warnings)) == (True, "", ["w", "v"])
+    assert (message.managed, message.code, list(message.warnings)) == (True, "", ["w", "v"])
     gone = (Refusal(ReasonCode.REQ_INVALID, "no line"), Refusal(ReasonCode.BYPASS_ENV, "more"))
     later = (Refusal(ReasonCode.BYPASS_HOST_PID, "never shown"),)
     message = fit_message(
@@ -336,7 +336,7 @@ def test_every_node_with_its_verdict() -> None:
         None,
     )
     message = fit_message([pod_fit(NEEDS, report)])
-    assert message.guarded
+    assert message.managed
     assert list(message.requirements) == ["evidence level: L1 or higher", "number of GPUs: 2"]
     assert [(fit.node, fit.passes, fit.code, fit.score, fit.guarantee) for fit in message.fits] == [
         ("a", True, "", 7, "exact"),
@@ -354,7 +354,7 @@ def test_a_pod_whose_requirements_cannot_be_read() -> None:
     invalid = RequirementsInvalid((Finding("gpuwarden.dev/min-level", "L9", "L0 to L3"),))
     report = FitReport((), {}, Refusal(ReasonCode.REQ_INVALID, "the same in other words"))
     message = fit_message([pod_fit(invalid, report)])
-    assert (message.guarded, message.code) == (True, "REQ_INVALID")
+    assert (message.managed, message.code) == (True, "REQ_INVALID")
     assert "gpuwarden.dev/min-level" in message.detail
 
 
@@ -366,7 +366,7 @@ def test_a_pod_that_is_refused_as_a_whole() -> None:
 
 def test_bytes_that_are_no_pod() -> None:
     message = unreadable_pod("not a Pod: x")
-    assert (message.guarded, message.code, message.detail) == (True, "REQ_INVALID", "not a Pod: x")
+    assert (message.managed, message.code, message.detail) == (True, "REQ_INVALID", "not a Pod: x")
 
 
 # --- Accounts of pods as messages
@@ -388,9 +388,9 @@ def test_a_bound_pod() -> None:
         UID,
         "Running",
     )
-    assert found.guarded
+    assert found.managed
     assert not found.wrong
-    assert found.stations[2] == pb.Station(
+    assert found.stages[2] == pb.Stage(
         name="bound",
         state="reached",
         at=SCHEDULED,
@@ -398,7 +398,7 @@ def test_a_bound_pod() -> None:
         gpus=[GPU],
         findings=["node gpu-1", "gpuwarden issued its reservation id for this pod, node and GPUs"],
     )
-    assert found.stations[4].evidence_digest == "e" * 64
+    assert found.stages[4].evidence_digest == "e" * 64
     assert (found.guarantee_given, found.guarantee, found.guarantee_limit) == (
         "node",
         "node",
@@ -442,7 +442,7 @@ def test_a_pod_that_is_gone_has_its_records_and_what_others_hold() -> None:
     records = tuple(decode_record(x.removesuffix(b"\n")) for x in (one, odd))
     earlier = held(HolderState.RELEASING, OTHER_GPU, OTHER_UID, reservation="v1.k1.a")
     found = told(None, held(), earlier, recent=Recent(records, "2026-03-01T12:00:00.000Z"))
-    assert (found.phase, found.guarded, found.uid) == ("", False, UID)
+    assert (found.phase, found.managed, found.uid) == ("", False, UID)
     assert list(found.records) == [
         pb.PodRecord(
             seq=5,
@@ -518,7 +518,7 @@ def test_pods_of_a_share_group_are_two_reservations_of_one_gpu() -> None:
     assert (first.pod, second.pod) == ("train-0", "train-1")
     assert [x.gpus[0].holders for x in (first, second)] == [2, 2]
     assert {first.share_group, second.share_group} == {"gpu-1:0"}
-    assert (first.adopted, second.adopted) == (False, True)
+    assert (first.restored, second.restored) == (False, True)
 
 
 def test_a_gpu_without_its_record_is_shown_without_a_state() -> None:

@@ -166,7 +166,7 @@ async def test_a_pod_waits_for_what_will_pass(code: ReasonCode) -> None:
         "AUDIT_UNAVAILABLE",
         "BINDING_STALE",
         "CONTROLLER_NOT_READY",
-        "GATE_DENIED_RECENTLY",
+        "BINDING_DENIED_RECENTLY",
         "GPU_BUSY",
         "GPU_LOST",
         "LEDGER_CONFLICT",

@@ -374,7 +374,7 @@ def test_who_asks_concerns_us_everywhere() -> None:
         assert judged.concerned
 
 
-def test_a_stored_pod_that_cannot_be_read_is_guarded() -> None:
+def test_a_stored_pod_that_cannot_be_read_is_managed() -> None:
     """Its requirements give it nothing, and its new containers are judged."""
     bad = {"gpuwarden.dev/min-level": "?"}
     debug = container("debug", securityContext={"privileged": True})

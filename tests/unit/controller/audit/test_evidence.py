@@ -340,7 +340,9 @@ async def test_grants_and_news_are_kept_and_repetitions_are_not(folder: Path) ->
         audit.note(refused(archived_evidence(number=number)))
     audit.note(
         replace(
-            ACCEPTED, kind=RecordKind.EVIDENCE_ROUND, archived_evidence=archived_evidence(number=4)
+            ACCEPTED,
+            kind=RecordKind.EVIDENCE_REPEATED,
+            archived_evidence=archived_evidence(number=4),
         )
     )
     assert await audit.close(20)
@@ -373,7 +375,7 @@ BINDING = Record(RecordKind.BIND_DECISION, "user", "pod/a/b", "allowed")
 def round_of(one: ArchivedEvidence) -> Record:
     return replace(
         ACCEPTED,
-        kind=RecordKind.EVIDENCE_ROUND,
+        kind=RecordKind.EVIDENCE_REPEATED,
         refs={"evidence": one.digest},
         archived_evidence=one,
     )

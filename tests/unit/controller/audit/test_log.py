@@ -355,10 +355,10 @@ async def test_unchanged_rounds_become_one_record_an_hour(folder: Path) -> None:
             audit.note(ROUND)
         bench.clock.advance(HOUR_NS / 1e9 + 1)
         audit.note(STATE)
-        await until(lambda: bench.metric(names.AUDIT_RECORDS, kind="evidence.round"))
+        await until(lambda: bench.metric(names.AUDIT_RECORDS, kind="evidence.repeated"))
         audit.note(ROUND)
 
-    counts = [r["refs"]["count"] for r in bench.records() if r["kind"] == "evidence.round"]
+    counts = [r["refs"]["count"] for r in bench.records() if r["kind"] == "evidence.repeated"]
     assert counts == [100, 1]
 
 

@@ -9,7 +9,7 @@ from gpuwarden.audit.record import RecordKind
 
 NOW = 1_772_366_400_000_000_000
 HOUR_NS = 3_600_000_000_000
-ROUND = Record(RecordKind.EVIDENCE_ROUND, "a", "node/n1", "accepted", ("ACCEPTED",), {"seq": 1})
+ROUND = Record(RecordKind.EVIDENCE_REPEATED, "a", "node/n1", "accepted", ("ACCEPTED",), {"seq": 1})
 REFUSED = Record(RecordKind.EVIDENCE_REFUSED, "a", "node/n1", "refused", ("SIG_INVALID",), {"n": 1})
 ACCEPTED = replace(ROUND, kind=RecordKind.EVIDENCE_ACCEPTED)
 
@@ -134,7 +134,7 @@ def test_first_refusal_is_logged_and_repeats_are_counted() -> None:
     assert [counter.absorb(REFUSED, NOW) for _ in range(4)] == [False, True, True, True]
     (summary,) = counter.take_due(NOW + HOUR_NS)
     assert (summary.kind, summary.decision, summary.codes) == (
-        RecordKind.EVIDENCE_ROUND,
+        RecordKind.EVIDENCE_REPEATED,
         "refused",
         ("SIG_INVALID",),
     )
@@ -355,7 +355,7 @@ def test_pods_beyond_what_fits_are_counted_together_by_kind() -> None:
     counter.absorb(BINDING, NOW)
     found = [(x.kind, x.subject, x.refs["count"]) for x in counter.take_all()]
     assert found == [
-        (RecordKind.EVIDENCE_ROUND, "node/n1", 1),
+        (RecordKind.EVIDENCE_REPEATED, "node/n1", 1),
         (RecordKind.FILTER_DECISION, "*", 3),
         (RecordKind.BIND_DECISION, "*", 1),
     ]

@@ -155,7 +155,7 @@ def test_age_of_the_oldest_is_known() -> None:
 
 STATE = Record(RecordKind.NODE_STATE, "a", "node/n1", "eligible")
 FILTER = Record(RecordKind.FILTER_DECISION, "a", "pod/p", "passed")
-ROUND = Record(RecordKind.EVIDENCE_ROUND, "a", "node/n1", "accepted")
+ROUND = Record(RecordKind.EVIDENCE_REPEATED, "a", "node/n1", "accepted")
 
 
 @dataclass
@@ -299,7 +299,7 @@ def test_counters_are_asked_once_a_second(folder: Path) -> None:
     assert workbench.heard.kinds == []
     workbench.clock.boottime += 1
     workbench.step()
-    assert workbench.heard.kinds == [["evidence.round"]]
+    assert workbench.heard.kinds == [["evidence.repeated"]]
     workbench.step(0.999)
     assert len(workbench.asked_ns) == 2
 
@@ -634,7 +634,7 @@ def test_the_end_says_all_that_is_left(folder: Path) -> None:
     assert workbench.disk.syncs - syncs == 4
     assert workbench.heard.kinds == [
         ["node.state", "log.gap"],
-        ["evidence.round"],
+        ["evidence.repeated"],
         ["checkpoint"],
         ["log.stop"],
     ]

@@ -428,7 +428,7 @@ async def test_what_only_the_log_knows_is_not_forgotten_meanwhile() -> None:
 
 
 async def test_a_pod_that_the_api_server_does_not_answer_for_is_remembered_too() -> None:
-    """It cannot be adopted, and has gone when it could be."""
+    """It cannot be restored, and has gone when it could be."""
     world = BindingWorld(1)
     await running_on_first(world)
     world.store, world.pods.down = MemoryLedgerStore(), True

@@ -11,7 +11,7 @@ from controller.binding.records import (
     ReservationChange,
     bind_record,
     ended_record,
-    held_record,
+    kept_record,
     ledger_record,
     order_record,
     refused_record,
@@ -153,7 +153,7 @@ def test_a_restored_record_is_of_one_gpu() -> None:
         RecordKind.RESERVATION_RESTORED,
         "controller",
         "pod/team-a/train-0",
-        "adopted",
+        "restored",
         refs={"uid": "uid-0", "node": "gpu-1", "reservation": "v1.k.x", "gpus": ["GPU-b"]},
     )
 
@@ -161,7 +161,7 @@ def test_a_restored_record_is_of_one_gpu() -> None:
 @pytest.mark.parametrize(
     ("make", "kind", "decision"),
     [
-        (held_record, RecordKind.RESERVATION_RESTORED, "held"),
+        (kept_record, RecordKind.RESERVATION_RESTORED, "kept"),
         (ended_record, RecordKind.RESERVATION_ENDED, "ended"),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_grant_that_only_the_log_has(
 def test_a_pod_without_a_name_is_a_dash() -> None:
     assert reservation_record(replace(CHANGE, pod=UNNAMED)).subject == "pod/team-a/-"
     assert restored_record(replace(LIVE, pod=UNNAMED), "GPU-a").subject == "pod/team-a/-"
-    assert held_record(replace(GRANT, pod=UNNAMED)).subject == "pod/team-a/-"
+    assert kept_record(replace(GRANT, pod=UNNAMED)).subject == "pod/team-a/-"
 
 
 # --- operators

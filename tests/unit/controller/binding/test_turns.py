@@ -190,7 +190,7 @@ def test_only_what_time_cures_is_tried_again_by_itself(code: ReasonCode) -> None
         "AUDIT_UNAVAILABLE",
         "BINDING_STALE",
         "CONTROLLER_NOT_READY",
-        "GATE_DENIED_RECENTLY",
+        "BINDING_DENIED_RECENTLY",
         "GPU_BUSY",
         "LEDGER_CONFLICT",
         "LEDGER_UNAVAILABLE",

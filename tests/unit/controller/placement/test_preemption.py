@@ -235,7 +235,7 @@ def test_every_node_is_judged_by_its_own_victims() -> None:
     denied = preempt_nodes(names, asks, here, frozenset({OTHER}))
     assert denied.passed == [NODE]
     assert denied.totals().rejected == {
-        ReasonCode.GATE_DENIED_RECENTLY: 1,
+        ReasonCode.BINDING_DENIED_RECENTLY: 1,
         ReasonCode.HASH_MISMATCH: 1,
     }
     assert preempt_nodes({}, asks, here).passed == []

@@ -134,9 +134,9 @@ def test_what_is_held_and_what_does_not_agree() -> None:
     assert told.metric("reservation_drift", kind="torn") == 0
     told.recorder.rollback_detected(frozenset({"GPU-b", "GPU-a"}))
     (record,) = told.audit.noted
-    assert (record.kind, record.decision) == (RecordKind.LEDGER_STATE, "rewound")
+    assert (record.kind, record.decision) == (RecordKind.LEDGER_STATE, "rolled-back")
     assert record.refs == {"count": 2, "gpus": ["GPU-a", "GPU-b"]}
-    assert told.metric("ledger_rewinds_total") == 1
+    assert told.metric("ledger_rollbacks_total") == 1
 
 
 GRANT = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",))
@@ -151,17 +151,19 @@ def begun(told: Told, how: str) -> None:
             told.recorder.changed(
                 ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), HolderState.CONFIRMED, "why")
             )
-        case "adopted":
+        case "restored":
             told.recorder.restored(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a",)), "GPU-a")
-        case "held":
-            told.recorder.held(GRANT)
-        case "settled":
+        case "kept":
+            told.recorder.kept(GRANT)
+        case "recorded":
             told.recorder.logged("GPU-a", "v1.k.x")
         case _:
             told.recorder.log_replayed({("gpu-a", "v1.k.x"): GRANT})
 
 
-@pytest.mark.parametrize("how", ["reserved", "confirmed", "adopted", "held", "settled", "recalled"])
+@pytest.mark.parametrize(
+    "how", ["reserved", "confirmed", "restored", "kept", "recorded", "recalled"]
+)
 def test_what_this_log_has_gets_an_end_there_also_where_another_replica_saw_to_it(
     how: str,
 ) -> None:
@@ -224,16 +226,16 @@ def test_what_this_replica_ended_itself_has_its_end() -> None:
 
 def test_a_reservation_restored_from_the_log() -> None:
     told = Told()
-    told.recorder.held(GRANT)
+    told.recorder.kept(GRANT)
     (record,) = told.audit.noted
-    assert (record.kind, record.decision) == (RecordKind.RESERVATION_RESTORED, "held")
+    assert (record.kind, record.decision) == (RecordKind.RESERVATION_RESTORED, "kept")
     assert record.refs == {
         "uid": "uid-0",
         "node": "gpu-1",
         "reservation": "v1.k.x",
         "gpus": ["GPU-a"],
     }
-    assert told.metric("reservation_changes_total", state="Held") == 1
+    assert told.metric("reservation_changes_total", state="Kept") == 1
 
 
 def test_whether_the_ledger_can_be_read() -> None:
@@ -289,7 +291,7 @@ def test_a_recorded_allocation() -> None:
     told.recorder.wrote("written")
     assert told.logged == [("GPU-a", "v1.k.x")]
     (record,) = told.audit.noted
-    assert (record.kind, record.decision) == (RecordKind.RESERVATION_ALLOCATED, "settled")
+    assert (record.kind, record.decision) == (RecordKind.RESERVATION_ALLOCATED, "recorded")
     assert record.subject == "pod/team-a/train-0"
     assert record.refs == {
         "uid": "uid-train-0",

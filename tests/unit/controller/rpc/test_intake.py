@@ -192,7 +192,7 @@ async def test_an_unchanged_round_waits_for_nothing() -> None:
     await workbench.take()
     workbench.audit.held = asyncio.Event()
     assert isinstance(await workbench.take(), Accepted)
-    assert workbench.audit.kinds() == [RecordKind.EVIDENCE_ROUND]
+    assert workbench.audit.kinds() == [RecordKind.EVIDENCE_REPEATED]
 
 
 async def test_lost_races_for_the_enrolment_are_tried_again_and_then_given_up() -> None:

@@ -99,7 +99,7 @@ async def explained(
 
 async def test_a_pod_is_explained() -> None:
     answer = await explained(account(pod_document(), held()))
-    assert [x.name for x in answer.stations] == ["required", "reserved", "bound", "kubelet", "nvml"]
+    assert [x.name for x in answer.stages] == ["required", "reserved", "bound", "kubelet", "nvml"]
 
 
 async def test_pods_that_cannot_be_explained() -> None:

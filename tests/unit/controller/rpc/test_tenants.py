@@ -80,10 +80,10 @@ def test_a_trace_names_no_other_pod() -> None:
     shown = shown_trace(service_answer)
     assert SECRET not in str(shown)
     assert OTHER_UID not in str(shown)
-    stages = {x.name: x for x in shown.stations}
+    stages = {x.name: x for x in shown.stages}
     assert stages["nvml"].state == "mismatch"
     assert list(stages["nvml"].findings) == ["what else is on these GPUs is shown to inspectors"]
-    before = {x.name: x for x in service_answer.stations}
+    before = {x.name: x for x in service_answer.stages}
     for name in ("required", "reserved", "bound", "kubelet"):
         assert stages[name] == before[name]
     assert shown.wrong
@@ -92,13 +92,13 @@ def test_a_trace_names_no_other_pod() -> None:
 
 def test_texts_about_nodes_and_counts_of_holders_are_left_out() -> None:
     full = _everything(pb.ExplainPodResponse())
-    full.code, full.stations[0].name = ReasonCode.GPU_BUSY, "nvml"
+    full.code, full.stages[0].name = ReasonCode.GPU_BUSY, "nvml"
     full.earlier[0].share_group = ""
     shown = shown_trace(full)
     assert shown.detail == EXPLANATIONS[ReasonCode.GPU_BUSY].cause
     assert shown.rejections[0] == pb.Rejection(code=SECRET, count=7, nodes=[SECRET])
     assert shown.earlier[0].gpus[0].holders == 1
-    assert list(shown.stations[0].findings) != [SECRET]
+    assert list(shown.stages[0].findings) != [SECRET]
 
 
 @pytest.mark.parametrize("code", ["REQ_INVALID", "QUOTA_EXCEEDED", "BYPASS_ENV"])
@@ -111,7 +111,7 @@ def test_a_field_that_is_added_is_not_shown_by_oversight() -> None:
     """Each message that tenants get has just the fields that somebody has judged."""
     judged: dict[Any, int] = {
         pb.ExplainPodResponse: 19,
-        pb.Station: 7,
+        pb.Stage: 7,
         pb.Rejection: 4,
         pb.Reservation: 12,
         pb.ReservedGpu: 3,
@@ -179,7 +179,7 @@ async def test_a_tenant_explains_a_pod_that_they_may_read() -> None:
     for namespace, name in (("team-a", "train-0"), ("team-b", "train-0")):
         with calling(JANE):
             request = pb.ExplainPodRequest(namespace=namespace, name=name)
-            assert (await service.ExplainPod(request, context)).stations  # type: ignore[arg-type]
+            assert (await service.ExplainPod(request, context)).stages  # type: ignore[arg-type]
     request = pb.ExplainPodRequest(namespace="team-b", name="train-1")
     with calling(JANE), pytest.raises(AbortedError, match="PERMISSION_DENIED"):
         await service.ExplainPod(request, context)  # type: ignore[arg-type]

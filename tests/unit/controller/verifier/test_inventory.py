@@ -15,10 +15,10 @@ from controller.fleet.enrollment import (
 )
 from controller.fleet.quarantine import (
     Change,
-    PinChange,
+    EnrollmentChange,
     accepted,
+    enrollment_changes,
     enrollment_digest,
-    pin_changes,
     show,
 )
 from controller.policy import Level, NodePool, Policy
@@ -672,7 +672,9 @@ class TestSystemUuid:
         shown = refused(scene).candidate
         record = scene.enrollment.records[NODE].denied(QuarantineEntry("X", "why", "c", 1, shown))
         seen = show(NODE, record, None, unwritten=None, now_ns=0)
-        assert PinChange(Change.CHANGED, "system UUID", self.ONE, self.TWO) in pin_changes(seen)
+        assert EnrollmentChange(
+            Change.CHANGED, "system UUID", self.ONE, self.TWO
+        ) in enrollment_changes(seen)
         after = accepted(seen, scene.enrollment, seen.version)
         assert isinstance(after, EnrollmentRecord)
         scene.enrollment = scene.enrollment.with_record(after)

@@ -298,13 +298,13 @@ def test_what_the_binding_webhook_has_just_denied_is_left_out() -> None:
     found = json.loads(answer.body)
     assert found["NodeNames"] == ["n1", "n3"]
     assert list(found["FailedAndUnresolvableNodes"]) == ["n2", "n4"]
-    text = "gpuwarden: GATE_DENIED_RECENTLY the binding was denied a moment ago"
+    text = "gpuwarden: BINDING_DENIED_RECENTLY the binding was denied a moment ago"
     assert found["FailedAndUnresolvableNodes"]["n2"] == text
     assert answer.decision is not None
     totals = answer.decision.totals()
     assert totals.passed == 2
     assert totals.rejected == {
-        ReasonCode.GATE_DENIED_RECENTLY: 1,
+        ReasonCode.BINDING_DENIED_RECENTLY: 1,
         ReasonCode.NODE_NO_EVIDENCE: 1,
     }
     world.denied = {"another": frozenset({"n2"})}

@@ -222,7 +222,7 @@ def test_which_records_are_asked_for(tmp_path: Path) -> None:
     assert fit(subject="node/gpu") == [2, 3]
     assert fit(subject="node/gpu-2") == []
     assert [k for k in RecordKind if k.value in BY_THE_CLOCK] == [
-        RecordKind.EVIDENCE_ROUND,
+        RecordKind.EVIDENCE_REPEATED,
         RecordKind.USE_ACCOUNT,
         RecordKind.LOG_ROTATE,
         RecordKind.CHECKPOINT,

@@ -1,4 +1,4 @@
-"""Each check finds its fault, says what mends it, and passes on facts of the shipped manifests."""
+"""Each check finds its fault, says what repairs it, and passes on facts of shipped manifests."""
 
 import re
 import shlex
@@ -108,7 +108,7 @@ def test_a_scheduler_that_is_turned_away_is_found(sound: Facts) -> None:
     )
 
 
-# --- what mends it
+# --- what repairs it
 
 
 UPGRADE = (
@@ -118,7 +118,9 @@ OF_KUSTOMIZE = re.compile(r"apply -[kf]|OVERLAY|\bscale\b|\bset env statefulset"
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda x: f"{x.check}: {x.seen[:30]}")
-def test_what_helm_has_installed_is_mended_by_helm(fault: Fault, sound: Facts, bare: Facts) -> None:
+def test_what_helm_has_installed_is_repaired_by_helm(
+    fault: Fault, sound: Facts, bare: Facts
+) -> None:
     """What kustomize applies would be another installation."""
     if fault.check in BEFORE and fault.check not in _in_both():
         assert not bare.release

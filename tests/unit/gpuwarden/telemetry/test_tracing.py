@@ -66,9 +66,9 @@ def test_without_an_endpoint_spans_cost_nothing() -> None:
         assert tracing.exemplar() is None
     assert span(Span.EVIDENCE) is span(Span.VERIFY)
     assert span_below(Span.FILTER, f"00-{TRACE}-{PARENT}-01") is span(Span.VERIFY)
-    assert open_round(Span.CONTROLLER_ROUND, CHALLENGE) is NO_ROUND
+    assert open_round(Span.CONTROLLER_ATTESTATION, CHALLENGE) is NO_ROUND
     rounds = Rounds()
-    rounds.begin(CHALLENGE, join_round(Span.ROUND, CHALLENGE))
+    rounds.begin(CHALLENGE, join_round(Span.ATTESTATION, CHALLENGE))
     with rounds.of(CHALLENGE).inside():
         rounds.of(CHALLENGE).end("ACCEPTED")
     assert rounds._open == {}
@@ -162,8 +162,8 @@ def test_a_span_that_fails_says_so_without_the_text(collector: OtlpCollector) ->
 
 def test_a_round_is_one_trace_wherever_it_is_opened(collector: OtlpCollector) -> None:
     end = _on(collector.endpoint)
-    controller = open_round(Span.CONTROLLER_ROUND, CHALLENGE, node="n1")
-    agent = join_round(Span.ROUND, CHALLENGE)
+    controller = open_round(Span.CONTROLLER_ATTESTATION, CHALLENGE, node="n1")
+    agent = join_round(Span.ATTESTATION, CHALLENGE)
     with agent.inside(), span(Span.EVIDENCE):
         pass
     with controller.inside(), span(Span.MESSAGE), span(Span.VERIFY):
@@ -174,14 +174,14 @@ def test_a_round_is_one_trace_wherever_it_is_opened(collector: OtlpCollector) ->
         pass
     end()
 
-    found = _named(collector.wait_for("controller.round", "controller.filter"))
+    found = _named(collector.wait_for("controller.attestation", "controller.filter"))
     digest = sha256(b"gpuwarden round\n" + CHALLENGE.encode()).hexdigest()
-    first = found["controller.round"]
+    first = found["controller.attestation"]
     assert (first.trace, first.span, first.parent) == (digest[:32], digest[32:48], "")
     assert first.attributes == {"node": "n1", "outcome": "ACCEPTED"}
-    assert found["agent.round"].parent == first.span
-    assert found["agent.round"].span != first.span
-    assert found["agent.evidence"].parent == found["agent.round"].span
+    assert found["agent.attestation"].parent == first.span
+    assert found["agent.attestation"].span != first.span
+    assert found["agent.evidence"].parent == found["agent.attestation"].span
     assert found["controller.message"].parent == first.span
     assert found["controller.verify"].parent == found["controller.message"].span
     assert {one.trace for name, one in found.items() if name != "controller.filter"} == {
@@ -196,7 +196,9 @@ def test_rounds_of_one_stream_end_once_and_the_oldest_unanswered(
     end = _on(collector.endpoint)
     rounds = Rounds()
     for number in range(Rounds.KEPT + 2):
-        rounds.begin(f"{number}", open_round(Span.CONTROLLER_ROUND, f"{number}", node=f"{number}"))
+        rounds.begin(
+            f"{number}", open_round(Span.CONTROLLER_ATTESTATION, f"{number}", node=f"{number}")
+        )
     rounds.end("3", "ACCEPTED")
     rounds.end("3", "SIGNATURE_INVALID")
     rounds.end("no such", "ACCEPTED")
@@ -205,7 +207,7 @@ def test_rounds_of_one_stream_end_once_and_the_oldest_unanswered(
 
     outcomes = {
         one.attributes["node"]: one.attributes["outcome"]
-        for one in collector.wait_for("controller.round")
+        for one in collector.wait_for("controller.attestation")
     }
     assert outcomes == {
         "0": UNANSWERED,
@@ -222,7 +224,7 @@ async def test_rounds_of_tasks_that_run_together_do_not_mix(collector: OtlpColle
     both = asyncio.Barrier(2)
 
     async def converse(challenge: str) -> None:
-        opened = open_round(Span.CONTROLLER_ROUND, challenge, node=challenge)
+        opened = open_round(Span.CONTROLLER_ATTESTATION, challenge, node=challenge)
         with opened.inside(), span(Span.VERIFY, node=challenge):
             await both.wait()
         opened.end("ACCEPTED")
@@ -245,16 +247,16 @@ def test_both_sides_leave_out_the_same_rounds(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
     end = _on(collector.endpoint)
     for number in range(64):
-        open_round(Span.CONTROLLER_ROUND, f"{number}").end("ACCEPTED")
-        join_round(Span.ROUND, f"{number}").end("ACCEPTED")
+        open_round(Span.CONTROLLER_ATTESTATION, f"{number}").end("ACCEPTED")
+        join_round(Span.ATTESTATION, f"{number}").end("ACCEPTED")
     end()
 
-    by_name: dict[str, set[str]] = {"controller.round": set(), "agent.round": set()}
-    for one in collector.wait_for(*(["agent.round"] if sampler == "traceidratio" else [])):
+    by_name: dict[str, set[str]] = {"controller.attestation": set(), "agent.attestation": set()}
+    for one in collector.wait_for(*(["agent.attestation"] if sampler == "traceidratio" else [])):
         by_name[one.name].add(one.trace)
-    assert by_name["agent.round"] == by_name["controller.round"]
-    assert len(by_name["agent.round"]) < 64
-    assert bool(by_name["agent.round"]) is (sampler == "traceidratio")
+    assert by_name["agent.attestation"] == by_name["controller.attestation"]
+    assert len(by_name["agent.attestation"]) < 64
+    assert bool(by_name["agent.attestation"]) is (sampler == "traceidratio")
 
 
 def test_after_the_end_spans_cost_nothing_again(collector: OtlpCollector) -> None:
@@ -274,7 +276,7 @@ for endpoint in sys.argv[1:]:
     end = trace_export.start(endpoint, service="a", version="1")
     for number in range(1100):  # more than the queue takes
         with span(Span.VERIFY):
-            open_round(Span.CONTROLLER_ROUND, f"{number}").end("ACCEPTED")
+            open_round(Span.CONTROLLER_ATTESTATION, f"{number}").end("ACCEPTED")
     end()
     print(endpoint)
 """
@@ -328,8 +330,8 @@ from gpuwarden.telemetry.tracing import join_round, open_round, span, span_below
 logs.configure("info", "json", service="a")
 end = trace_export.start("http://127.0.0.1:9", service="a", version="1")
 with span(Span.VERIFY), span_below(Span.VERIFY, f"00-{'a' * 32}-{'b' * 16}-01"):
-    open_round(Span.CONTROLLER_ROUND, "ab").end("ACCEPTED")
-    join_round(Span.CONTROLLER_ROUND, "ab").end("ACCEPTED")
+    open_round(Span.CONTROLLER_ATTESTATION, "ab").end("ACCEPTED")
+    join_round(Span.CONTROLLER_ATTESTATION, "ab").end("ACCEPTED")
 end()
 print("done")
 """
@@ -380,7 +382,7 @@ def test_a_tracer_that_fails_costs_its_spans_alone() -> None:
     tracing.use(Failing())
     try:
         with span(Span.VERIFY), span_below(Span.VERIFY, ""):
-            assert open_round(Span.CONTROLLER_ROUND, "ab") is NO_ROUND
+            assert open_round(Span.CONTROLLER_ATTESTATION, "ab") is NO_ROUND
             assert tracing.exemplar() is None
     finally:
         tracing.use(None)

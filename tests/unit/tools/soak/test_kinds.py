@@ -39,7 +39,7 @@ SEEN = {
         ' challenge was answered too late", "effect": "transient", "node": "soak-022"}'
     ),
     ("controller-0", "GPUs held on the word of the log"): (
-        'ledger.held {"component": "binding", "gpus": ["GPU-012f9620"], "node": "soak-010"}'
+        'ledger.kept {"component": "binding", "gpus": ["GPU-012f9620"], "node": "soak-010"}'
     ),
     ("controller-0", "records that no checkpoint covers"): (
         'audit.unsigned {"component": "audit", "first": 95, "last": 104}'

@@ -78,8 +78,10 @@ def fill(
         code="INVENTORY_CHANGED",
         evidence_digest="cd" * 32,
         changes=[
-            pb.PinChange(change="added", subject=gpu_uuid(9), offered="1654223000011"),
-            pb.PinChange(change="changed", subject="SPIRE agent", pinned=SPIRE, offered=SPIRE),
+            pb.EnrollmentChange(change="added", subject=gpu_uuid(9), offered="1654223000011"),
+            pb.EnrollmentChange(
+                change="changed", subject="SPIRE agent", enrolled=SPIRE, offered=SPIRE
+            ),
         ],
     )
     fleet.enrollments = {nodes[1]: pb.Enrollment(candidate=candidate)}
@@ -124,7 +126,7 @@ def fill(
         )
     }
     fleet.fit = pb.FitPodResponse(
-        guarded=True,
+        managed=True,
         requirements=["2 GPUs of at least 80Gi"],
         fits=[
             pb.Fit(pod=pods[0], node=nodes[0], passes=True, score=7, guarantee="exact"),
@@ -175,17 +177,17 @@ def fill(
         owners[0]: place.ExplainPodResponse(
             namespace=namespace,
             name=pods[0],
-            guarded=True,
+            managed=True,
             records_since=AGO,
-            stations=[
-                place.Station(
+            stages=[
+                place.Stage(
                     name="reserved",
                     state="reached",
                     at=AGO,
                     source="the ledger of this replica",
                     gpus=[gpu_uuid(x) for x in range(8)],
                 ),
-                place.Station(name="bound", state="waiting"),
+                place.Stage(name="bound", state="waiting"),
             ],
             rejections=[
                 place.Rejection(code=LONG_CODE, count=2, nodes=nodes, detail=DETAIL),

@@ -55,8 +55,8 @@ def _denied(actor: str = "controller") -> pb.Denial:
     return pb.Denial(code="INVENTORY_CHANGED", reason="why\x1b", actor=actor, at=at)
 
 
-CANDIDATE = pb.Candidate(code="INVENTORY_CHANGED", changes=[pb.PinChange(change="added")])
-LOST = pb.Candidate(code="GPU_LOST", changes=[pb.PinChange(change="removed")])
+CANDIDATE = pb.Candidate(code="INVENTORY_CHANGED", changes=[pb.EnrollmentChange(change="added")])
+LOST = pb.Candidate(code="GPU_LOST", changes=[pb.EnrollmentChange(change="removed")])
 RELEASE = '    gpuwarden node release gpu-a1 --reason "…"'
 ACCEPT = '    gpuwarden node accept gpu-a1 --reason "…"'
 
@@ -164,9 +164,7 @@ AT = "2026-11-27T20:00:00.000Z"
 
 def account(*states: str, **changes: Any) -> placement_pb2.ExplainPodResponse:
     stages = [
-        placement_pb2.Station(
-            name=name, state=state, at=AT, source="ledger", findings=[f"of {name}"]
-        )
+        placement_pb2.Stage(name=name, state=state, at=AT, source="ledger", findings=[f"of {name}"])
         for name, state in zip(STAGES, states or ["reached"] * 5, strict=True)
     ]
     fields: dict[str, Any] = {
@@ -174,8 +172,8 @@ def account(*states: str, **changes: Any) -> placement_pb2.ExplainPodResponse:
         "name": "train-0",
         "uid": "uid-0",
         "phase": "Running",
-        "guarded": True,
-        "stations": stages,
+        "managed": True,
+        "stages": stages,
         "records_since": AT,
     }
     return placement_pb2.ExplainPodResponse(**(fields | changes))
@@ -189,8 +187,8 @@ BUSY = placement_pb2.Rejection(
 
 def test_a_pod_that_has_its_gpu(ask: Cli, fleet: FakeFleetServer) -> None:
     found = account(guarantee_given="node", guarantee="node", guarantee_limit="protection is off")
-    found.stations[4].gpus.append("GPU-a")
-    found.stations[4].evidence_digest = "ab" * 32
+    found.stages[4].gpus.append("GPU-a")
+    found.stages[4].evidence_digest = "ab" * 32
     found.records.add(seq=7, at=AT, kind="bind.decision", decision="allowed", node="gpu-1")
     fleet.accounts["team-a/train-0"] = found
     ran = ask("explain", "pod", "team-a/train-0")
@@ -262,7 +260,7 @@ def test_a_pod_that_is_refused_itself(ask: Cli, fleet: FakeFleetServer) -> None:
 
 
 def test_a_pod_that_is_not_managed_waits_for_others(ask: Cli, fleet: FakeFleetServer) -> None:
-    fleet.accounts["team-a/train-0"] = account(*WAITING, guarded=False)
+    fleet.accounts["team-a/train-0"] = account(*WAITING, managed=False)
     ran = ask("explain", "pod", "team-a/train-0")
     assert ran.code == 0
     assert "/filter" not in ran.out
@@ -316,7 +314,7 @@ def test_names_that_are_none(ask: Cli, fleet: FakeFleetServer, name: str) -> Non
 def test_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.accounts["team-a/train-0"] = account(*WAITING, rejections=[BUSY], code="REQ_INVALID")
     found = json.loads(ask("explain", "pod", "team-a/train-0", "-o", "json").out)
-    assert [x["name"] for x in found["stations"]] == list(STAGES)
+    assert [x["name"] for x in found["stages"]] == list(STAGES)
     assert found["rejections"][0]["nodes"] == ["gpu-1", "gpu-2"]
     names = ask("explain", "pod", "team-a/train-0", "-o", "name").out
     assert names == "REQ_INVALID\nGPU_BUSY\n"
@@ -330,8 +328,8 @@ def test_hostile_text_does_not_reach_the_terminal(
     found = account(*WAITING, rejections=[rejection], phase=HOSTILE, guarantee_limit=HOSTILE)
     found.guarantee = found.guarantee_given = HOSTILE
     found.passing_nodes.append(HOSTILE)
-    found.stations[2].findings.append(HOSTILE)
-    found.stations[2].source = HOSTILE
+    found.stages[2].findings.append(HOSTILE)
+    found.stages[2].source = HOSTILE
     found.records.add(kind=HOSTILE, node=HOSTILE, codes=[HOSTILE])
     found.earlier.add(pod=HOSTILE)
     fleet.accounts["team-a/train-0"] = found

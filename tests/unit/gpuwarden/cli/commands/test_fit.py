@@ -13,7 +13,7 @@ from tests.unit.gpuwarden.cli.conftest import Cli
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, creationTimestamp: 2026-11-27T10:00:00Z}\n"
 FIT = pb.FitPodResponse(
-    guarded=True,
+    managed=True,
     requirements=["attested class v1:sha256:ab"],
     fits=[
         pb.Fit(node="gpu-a1", passes=True, score=7, guarantee="exact"),
@@ -60,7 +60,7 @@ def test_a_change_of_a_class_is_told_once_for_each_node(
         pb.Fit(node="gpu-b1", pod=f"web-{x}", code="HASH_MISMATCH", class_change=change)
         for x in range(2)
     ]
-    fleet.fit = pb.FitPodResponse(guarded=True, fits=[*refused, FIT.fits[0]])
+    fleet.fit = pb.FitPodResponse(managed=True, fits=[*refused, FIT.fits[0]])
     out = ask("fit", "-f", pod).out
     told = out[out.index("gpu-b1: its class changed") :].split("\n")
     assert " ".join(told[:-3]).endswith("ago, at 2026-01-02T12:03:00Z: aaaaaaaa to bbbbbbbb")
@@ -81,7 +81,7 @@ def test_scores_are_shown_on_request(ask: Cli, fleet: FakeFleetServer, pod: str)
 def test_where_a_pod_fits_by_name(ask: Cli, fleet: FakeFleetServer, pod: str) -> None:
     fleet.fit = FIT
     assert ask("fit", "-f", pod, "-o", "name").out == "gpu-a1\n"
-    assert json.loads(ask("fit", "-f", pod, "-o", "json").out)["guarded"] is True
+    assert json.loads(ask("fit", "-f", pod, "-o", "json").out)["managed"] is True
 
 
 WEB = [
@@ -95,7 +95,7 @@ WEB = [
 def test_each_pod_of_a_map_needs_a_node(
     ask: Cli, fleet: FakeFleetServer, pod: str, fits: list[pb.Fit], code: int
 ) -> None:
-    fleet.fit = pb.FitPodResponse(guarded=True, fits=fits)
+    fleet.fit = pb.FitPodResponse(managed=True, fits=fits)
     ran = ask("fit", "-f", pod)
     assert ran.code == code
     assert ran.lines[2].split()[:3] == ["POD", "NODE", "FITS"]
@@ -105,16 +105,16 @@ def test_each_pod_of_a_map_needs_a_node(
     ("answer", "ended"),
     [
         (pb.FitPodResponse(), (0, "The pod has no GPU requirement")),
-        (pb.FitPodResponse(guarded=True), (3, "No nodes.")),
+        (pb.FitPodResponse(managed=True), (3, "No nodes.")),
         (
-            pb.FitPodResponse(warnings=["no \x1bGPU"], guarded=True, fits=FIT.fits),
+            pb.FitPodResponse(warnings=["no \x1bGPU"], managed=True, fits=FIT.fits),
             (0, "Warning: no \\x1bGPU\nThe pod requires:\n"),
         ),
         (
-            pb.FitPodResponse(code="GPU_BUSY", detail="x", guarded=True, fits=FIT.fits),
+            pb.FitPodResponse(code="GPU_BUSY", detail="x", managed=True, fits=FIT.fits),
             (3, "The pod is refused: GPU_BUSY x\n\nNODE "),
         ),
-        (pb.FitPodResponse(guarded=True, fits=FIT.fits[1:]), (3, "HASH_MISMATCH")),
+        (pb.FitPodResponse(managed=True, fits=FIT.fits[1:]), (3, "HASH_MISMATCH")),
         (
             pb.FitPodResponse(code="REQ_INVALID", detail="min-level: L9"),
             (3, "The pod is refused: REQ_INVALID min-level: L9"),

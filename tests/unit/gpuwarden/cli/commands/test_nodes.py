@@ -280,7 +280,10 @@ VERSION = "v1:sha256:" + "0" * 64
 def enrollment(fleet: FakeFleetServer) -> pb.Enrollment:
     fleet.nodes = [node_message(NODE, state="quarantined", code="INVENTORY_CHANGED")]
     fleet.enrollments[NODE] = pb.Enrollment(
-        gpus=[pb.PinnedGpu(uuid="GPU-old", serial="1"), pb.PinnedGpu(uuid="GPU-x", enrolled=True)],
+        gpus=[
+            pb.EnrolledGpu(uuid="GPU-old", serial="1"),
+            pb.EnrolledGpu(uuid="GPU-x", enrolled=True),
+        ],
         node_uid="uid-1",
         denial=pb.Denial(
             code="INVENTORY_CHANGED",
@@ -292,9 +295,9 @@ def enrollment(fleet: FakeFleetServer) -> pb.Enrollment:
             code="INVENTORY_CHANGED",
             evidence_digest="ab" * 32,
             changes=[
-                pb.PinChange(change="removed", subject="GPU-old", pinned="1"),
-                pb.PinChange(change="added", subject="GPU-new\x1b", offered="2"),
-                pb.PinChange(change="kept", subject="GPU-x"),
+                pb.EnrollmentChange(change="removed", subject="GPU-old", enrolled="1"),
+                pb.EnrollmentChange(change="added", subject="GPU-new\x1b", offered="2"),
+                pb.EnrollmentChange(change="kept", subject="GPU-x"),
             ],
         ),
         version=VERSION,

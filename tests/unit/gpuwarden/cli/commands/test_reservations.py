@@ -26,7 +26,7 @@ def reservation(pod: str = "train-0", **changes: Any) -> pb.Reservation:
         "node": "gpu-1",
         "gpus": [pb.ReservedGpu(uuid="GPU-a", state="Confirmed", holders=1)],
         "state": "Confirmed",
-        "origin": "gate",
+        "origin": "binding",
         "made_at": "2026-11-27T20:00:00Z",
         "age_s": 7300,
     }
@@ -68,9 +68,9 @@ def test_state_and_holders_of_a_gpu_are_shown(ask: Cli, fleet: FakeFleetServer) 
 def test_wide_reservations_say_more(ask: Cli, fleet: FakeFleetServer) -> None:
     whole = "GPU-5d2b0c1e-8f1f-4f3e-9d0a-6f0f0a4b7c11"
     gpus = [pb.ReservedGpu(uuid=whole, state="Confirmed", holders=1)]
-    fleet.reservations = [reservation(adopted=True, share_group="gpu-1:0", gpus=gpus)]
+    fleet.reservations = [reservation(restored=True, share_group="gpu-1:0", gpus=gpus)]
     assert ask("reservations", "-o", "wide").lines[1].split()[5:] == [
-        *("gate", "gpu-1:0", "yes", "uid-of-train-0", "v1.k1.train-0", whole, "GPU-5d2b0c1e"),
+        *("binding", "gpu-1:0", "yes", "uid-of-train-0", "v1.k1.train-0", whole, "GPU-5d2b0c1e"),
     ]
     assert ask("reservations").lines[1].split()[-1] == "GPU-5d2b0c1e"
 
@@ -93,7 +93,7 @@ def test_reservations_for_programs(ask: Cli, fleet: FakeFleetServer, format_: st
     assert found["reservations"][0]["gpus"] == [
         {"uuid": "GPU-a", "state": "Confirmed", "holders": 1}
     ]
-    assert found["reservations"][0]["adopted"] is False
+    assert found["reservations"][0]["restored"] is False
 
 
 def test_ids_alone_and_none_at_all(ask: Cli, fleet: FakeFleetServer) -> None:
@@ -142,7 +142,7 @@ def held(name: str = "v1.k1.x", state: str = "Releasing", gpu: str = GPU) -> pb.
         node="gpu-1",
         gpus=[pb.ReservedGpu(uuid=gpu, state=state, holders=1)],
         state=state,
-        origin="gate",
+        origin="binding",
     )
 
 

@@ -165,7 +165,7 @@ def citing(kind: str, at_ms: int = EVIDENCE.received_ms, named: str = DIGEST) ->
     return {"kind": kind, "ts": ts, "refs": refs, **about}
 
 
-def counting(decision: str, kind: str = "evidence.round") -> dict[str, Any]:
+def counting(decision: str, kind: str = "evidence.repeated") -> dict[str, Any]:
     last = {"evidence": DIGEST, "bundle": EVIDENCE.bundle}
     return {"kind": kind, "decision": decision, "refs": {"count": 9, "last": last}}
 

@@ -180,8 +180,8 @@ def account(**changes: Any) -> place.ExplainPodResponse:
     fields: dict[str, Any] = {
         "namespace": "team-a",
         "name": "train-0",
-        "guarded": True,
-        "stations": [place.Station(name="bound", state="waiting")],
+        "managed": True,
+        "stages": [place.Stage(name="bound", state="waiting")],
         "rejections": [
             place.Rejection(
                 code="NODE_STALE", count=3, nodes=["gpu-1"], detail="its lease has run out"
@@ -249,17 +249,17 @@ def test_why_names_the_node_of_its_example_once(
         ),
         ({"code": "POD_UNKNOWN", "detail": "d"}, 3, "is refused: POD_UNKNOWN d fix: "),
         ({"rejections": []}, 3, "waits: there is no node to look at more:"),
-        ({"guarded": False}, 0, "asks gpuwarden for nothing"),
+        ({"managed": False}, 0, "asks gpuwarden for nothing"),
         ({"code": "SOMETHING_NEW", "detail": "d"}, 3, "is refused: SOMETHING_NEW d more:"),
         (
-            {"stations": [place.Station(name="bound", state="reached")]},
+            {"stages": [place.Stage(name="bound", state="reached")]},
             0,
             "is bound, and has what was reserved for it more:",
         ),
         (
             {
                 "wrong": True,
-                "stations": [place.Station(name="nvml", state="mismatch", findings=["uses GPU-b"])],
+                "stages": [place.Stage(name="nvml", state="mismatch", findings=["uses GPU-b"])],
             },
             3,
             "nvml is mismatch: uses GPU-b more:",
