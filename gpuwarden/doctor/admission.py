@@ -41,6 +41,8 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 ENFORCE: Final = "gpuwarden.dev/enforce"
 INFRASTRUCTURE: Final = frozenset({"kube-system", "kube-node-lease"})
+SPIRE_NAMESPACES: Final = ("spire-server", "spire-system")
+"""Of SPIRE's own chart, left out as it is installed; whoever has no such SPIRE may enforce them."""
 _APPLY: Final = "kubectl apply -k OVERLAY"
 _PODS: Final = frozenset({("CREATE", "pods"), ("UPDATE", "pods/ephemeralcontainers")})
 _BINDINGS: Final = frozenset({("CREATE", "pods/binding"), ("CREATE", "bindings")})
@@ -88,7 +90,8 @@ def webhooks_are_registered(facts: Facts) -> Verdict:
     if wrong:
         expected = "the webhooks as gpuwarden installs them"
         return failed("; ".join(wrong), expected, facts.reapply(_APPLY))
-    others = set().union(*map(_excluded, _webhooks(facts))) - INFRASTRUCTURE - {facts.namespace}
+    known = {*INFRASTRUCTURE, *SPIRE_NAMESPACES, facts.namespace}
+    others = set().union(*map(_excluded, _webhooks(facts))) - known
     if others:
         return warned(
             f"pods of {some(others)} start without gpuwarden",
@@ -423,8 +426,9 @@ ADMISSION: Final = Group(
             "webhooks-registered",
             "the webhooks are registered for all resources",
             "Pods, ephemeral containers, `pods/binding` and `bindings`, with `failurePolicy: Fail`."
-            " No enforced namespace is left out. Others that are, beyond the cluster's own, are a"
-            " warning, and so is an installation without webhooks.",
+            " No enforced namespace is left out. Others that are, beyond the cluster's own and"
+            " SPIRE's (`spire-server`, `spire-system`), are a warning, and so is an installation"
+            " without webhooks.",
             webhooks_are_registered,
             "admission.md#install",
         ),

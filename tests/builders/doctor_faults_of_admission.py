@@ -19,6 +19,7 @@ from gpuwarden.doctor.facts import (
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from tests.builders.doctor_facts import (
     NOW,
+    added,
     changed,
     created,
     denied,
@@ -45,6 +46,10 @@ from tests.builders.doctor_faults import (
     spec,
     webhook,
 )
+
+SPIRE_ENFORCED = {
+    "metadata": {"name": "spire-server", "labels": {"gpuwarden.dev/enforce": "true"}},
+}
 
 
 def without_webhooks(facts: Facts) -> Facts:
@@ -133,6 +138,12 @@ FAULTS = [
         lambda x: changed(x, MUTATING, "gpuwarden-pods", webhook(0, leave_out("gpu-operator"))),
         WARNING,
         "^pods of gpu-operator start without gpuwarden$",
+    ),
+    Fault(
+        "webhooks-registered",
+        lambda x: added(x, NAMESPACES, SPIRE_ENFORCED),
+        FAILED,
+        "leaves out spire-server; ",
     ),
     Fault(
         "webhooks-ca",

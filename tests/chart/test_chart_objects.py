@@ -556,7 +556,8 @@ def test_storage_is_a_class_or_an_empty_folder() -> None:
 
 def test_infrastructure_is_one_list() -> None:
     found = rendered("production")
-    names = ["kube-system", "kube-node-lease", "gpu-operator", NAMESPACE]
+    own = ["kube-system", "kube-node-lease", "gpu-operator"]
+    names = [*own, "spire-server", "spire-system", NAMESPACE]
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         for configuration in objects(found, kind):
             for webhook in configuration["webhooks"]:
@@ -567,6 +568,46 @@ def test_infrastructure_is_one_list() -> None:
     for name in ("bindings", "enforcement"):
         policy = one(found, "ValidatingAdmissionPolicy", f"gpuwarden-{name}")
         assert json.dumps(json.dumps(names, separators=(",", ":")))[1:-1] in json.dumps(policy)
+
+
+@pytest.mark.parametrize(
+    ("spire", "names"),
+    [
+        ({}, ["spire-server", "spire-system"]),
+        ({"serverAddress": "off"}, ["spire-server", "spire-system"]),
+        ({"serverAddress": "spire-server.spire:443", "namespaces": ["spire"]}, ["spire"]),
+        ({"namespaces": ["kube-system"]}, []),
+        ({"namespaces": []}, []),
+        ({"mode": "bundled"}, []),
+    ],
+)
+def test_namespaces_of_spire_are_left_alone_as_the_notes_say(
+    spire: Object, names: list[str]
+) -> None:
+    found = one(chart(spire=spire), "MutatingWebhookConfiguration", "gpuwarden-pods")
+    own = ["kube-system", "kube-node-lease", *names, NAMESPACE]
+    for webhook in found["webhooks"]:
+        assert webhook["namespaceSelector"]["matchExpressions"][1]["values"] == own
+    told = notes({**REQUIRED, "spire": spire})
+    assert f"start without gpuwarden and may run on any node:\n  {', '.join(own)}\n" in told
+
+
+@pytest.mark.parametrize(
+    ("address", "missing"),
+    [
+        ("spire-server.spire-server:443", ""),
+        ("spire-server.spire:443", "spire"),
+        ("server.identity.svc:8081", "identity"),
+        ("server.identity.svc.cluster.local:8081", "identity"),
+        ("spire.acme.io:443", ""),
+        ("10.0.0.7:8081", ""),
+        ("localhost:8081", ""),
+    ],
+)
+def test_notes_warn_of_a_spire_whose_namespace_is_not_named(address: str, missing: str) -> None:
+    told = notes({**REQUIRED, "spire": {"serverAddress": address}})
+    assert (f'  - spire.namespaces: without "{missing}"' in told) is bool(missing)
+    assert ("  - spire.namespaces" in told) is bool(missing)
 
 
 def test_without_webhooks_no_binding_may_bring_our_annotations() -> None:

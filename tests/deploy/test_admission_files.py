@@ -27,7 +27,13 @@ OBJECTS: list[Object] = [x for x in objects(ADMISSION) if isinstance(x, dict)]  
 PODS: list[Object] = [x for x in OBJECTS if x["metadata"]["name"] == "gpuwarden-pods"]
 WEBHOOKS: list[Object] = [w for x in PODS for w in x["webhooks"]]
 BINDING_WEBHOOK: list[Object] = one(OBJECTS, KINDS[0], "gpuwarden-bindings")["webhooks"]
-INFRASTRUCTURE = ["kube-system", "kube-node-lease", "gpuwarden-system"]
+INFRASTRUCTURE = [
+    "kube-system",
+    "kube-node-lease",
+    "spire-server",
+    "spire-system",
+    "gpuwarden-system",
+]
 
 
 def overlay(folder: Path, *components: Path) -> Path:

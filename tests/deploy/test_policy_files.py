@@ -34,7 +34,13 @@ POLICIES = {
     for x in OBJECTS
     if x["kind"] == "ValidatingAdmissionPolicy"
 }
-INFRASTRUCTURE = ["kube-system", "kube-node-lease", "gpuwarden-system"]
+INFRASTRUCTURE = [
+    "kube-system",
+    "kube-node-lease",
+    "spire-server",
+    "spire-system",
+    "gpuwarden-system",
+]
 SCHEDULER = "system:serviceaccount:gpuwarden-system:gpuwarden-scheduler"
 KEYS = reserved_keys(RequirementRules())
 

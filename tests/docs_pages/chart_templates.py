@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from gpuwarden.doctor.admission import SPIRE_NAMESPACES
+
 DEPLOY: Final = Path(__file__).resolve().parents[2] / "deploy"
 _NAMESPACE: Final = "gpuwarden-system"
 _ORIGIN: Final = (
@@ -77,13 +79,14 @@ def _in_its_namespace(text: str) -> str:
 def _filled(text: str) -> str:
     """What differs from cluster to cluster."""
     reported = '[{{ ternary "Warn, Audit" "Deny" (eq .Values.enforcement "report") }}]'
-    quoted = f"['kube-system', 'kube-node-lease', '{_NAMESPACE}']"
+    names = ("kube-system", "kube-node-lease", *SPIRE_NAMESPACES, _NAMESPACE)
+    quoted = str(list(names))
     excluded = f"!(request.namespace in {quoted})"
     registered = f"{{{{ .Values.webhooks.enabled }}}} && !(request.namespace in {_INFRASTRUCTURE})"
     for old, new in (
         (excluded, registered),
         (f'"{quoted}"', '{{ include "gpuwarden.infrastructure" . | quote }}'),
-        (f"[kube-system, kube-node-lease, {_NAMESPACE}]", _INFRASTRUCTURE),
+        (f"[{', '.join(names)}]", _INFRASTRUCTURE),
         ("[Deny]", reported),
     ):
         text = text.replace(old, new)

@@ -43,7 +43,8 @@ gpuwarden.dev/evaluation: "true"
 
 {{/* Namespaces whose pods never wait for gpuwarden, as a list in JSON. */}}
 {{- define "gpuwarden.infrastructure" -}}
-{{- append .Values.infrastructureNamespaces .Release.Namespace | uniq | toJson -}}
+{{- $spire := ternary .Values.spire.namespaces list (eq .Values.spire.mode "external") -}}
+{{- append (concat .Values.infrastructureNamespaces $spire) .Release.Namespace | uniq | toJson -}}
 {{- end -}}
 
 {{- define "gpuwarden.pullSecrets" -}}
