@@ -92,9 +92,13 @@ class Containerd(Program):
         listed = self.ctr("images", "list", f"name=={image}")
         (digest,) = set(_DIGEST.findall(listed))
         name = f"{image.rpartition(':')[0]}@{digest}"
+        self.tag(image, name)
+        return name
+
+    def tag(self, image: str, name: str) -> None:
+        """Give the image a second name."""
         if not self.has(name):
             self.ctr("images", "tag", image, name)
-        return name
 
 
 def network_configuration(plan: AddressPlan) -> dict[str, object]:

@@ -17,6 +17,7 @@ import yaml
 from sandbox.nvml.build import LIBRARY, build
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
 from tests.deploy.manifests import BASE, KUSTOMIZE
+from tests.e2e.lab.containerd import CDI, GPU_KIND, TOOLKIT
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.product_images import PARTS, product_images
 from tests.e2e.product.installation import NAMESPACE
@@ -63,13 +64,18 @@ class Deployed:
         self.lab = lab
         self._folder = folder
 
-    def import_images(self) -> list[str]:
-        """Agent and controller, in containerd afterwards; their names."""
+    def import_images(self, registry: str = "") -> list[str]:
+        """Agent and controller, in containerd afterwards; their names.
+
+        `registry`: as if they were pulled from there.
+        """
         containerd = self.lab.node.containerd
         images = product_images()
         for image in images.values():
             if not containerd.has(image.name):
                 containerd.load_archive(image.archive)
+            if registry:
+                containerd.tag(image.name, f"{registry}/{image.name.rpartition('/')[2]}")
         return [images[part].name for part in PARTS]
 
     def furnish(self, scenario: Scenario) -> None:
@@ -83,6 +89,24 @@ class Deployed:
     def show(self, scenario: Scenario) -> None:
         """The node's GPUs from now on."""
         write(self.lab.node.capsule.path(_DRIVER) / "scenario", scenario)
+
+    def offer_driver(self) -> None:
+        """As on a GPU node: the toolkit mounts it where a pod of its RuntimeClass asks for GPUs."""
+        mounts = [
+            {"hostPath": source, "containerPath": target, "options": ["ro", "rbind"]}
+            for source, target in (
+                (f"{_DRIVER}/{LIBRARY}", f"{_LIBRARIES}/{LIBRARY}"),
+                (_DRIVER, _DRIVER),
+            )
+        ]
+        edits = {"env": [f"{VARIABLE}={_DRIVER}/scenario"], "mounts": mounts}
+        every = {"name": "all", "containerEdits": edits}
+        specification = {"cdiVersion": "0.6.0", "kind": GPU_KIND, "devices": [every]}
+        folder = self.lab.node.capsule.path(CDI)
+        folder.mkdir(exist_ok=True)
+        (folder / "driver.json").write_text(json.dumps(specification))
+        runtime_class = {"metadata": {"name": TOOLKIT}, "handler": TOOLKIT}
+        self.lab.api.post("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
 
     def apply(self, changes: Changes) -> None:
         """Start everything; does not wait."""

@@ -12,7 +12,7 @@ import yaml
 from sandbox.nvml.build import LIBRARY
 from sandbox.nvml.scenario import VARIABLE
 from tests.builders.console_commands import typed, words
-from tests.chart.rendering import NAMESPACE, RELEASE
+from tests.chart.rendering import CHART, NAMESPACE, RELEASE
 from tests.chart.tools import tools
 from tests.docs_pages.site import ROOT
 from tests.e2e.lab.build import built
@@ -57,11 +57,18 @@ class HelmRelease:
         self._folder = folder
 
     def load_images(self) -> None:
-        """Kubernetes' own that the chart names, from the lab's programs."""
-        version = upstream(KUBERNETES).version
+        """Kubernetes' own that the chart names, from the lab's programs.
+
+        kubectl by the chart's own tag, too, for an installation without more values.
+        """
+        version = f"v{upstream(KUBERNETES).version}"
+        chart = yaml.safe_load((CHART / "values.yaml").read_text())
         programs = self.lab.site.programs
-        for name in ("kube-scheduler", "kubectl"):
-            image = f"registry.k8s.io/{name}:v{version}"
+        for name, tag in (
+            ("kube-scheduler", version),
+            *(("kubectl", x) for x in {version, chart["kubectl"]["image"]["tag"]}),
+        ):
+            image = f"registry.k8s.io/{name}:{tag}"
             if not self.lab.node.containerd.has(image):
                 place = f"/usr/local/bin/{name}"
                 image_of = Image(image, {place: programs[name]}, [place], ["PATH=/usr/local/bin"])

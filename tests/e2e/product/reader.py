@@ -13,7 +13,14 @@ from tests.e2e.lab.lab import Lab
 from tests.e2e.product.installation import DEPLOY
 
 ROOT: Final = DEPLOY.parent
-_PATIENCE_S: Final = 400
+_PATIENCE_S: Final = 660
+"""More than any page tells a command to wait."""
+_VARIES: Final = (
+    (r"\b[0-9a-f]{8}(?:[0-9a-f-]*[0-9a-f])?\b", "HEX"),
+    (r"\b\d+(?:\.\d+)*[smhd]?\b", "0"),
+    (r"\s+", " "),
+)
+"""From cluster to cluster, or by the second."""
 
 
 class Reader:
@@ -56,18 +63,44 @@ class Reader:
 
     def commands(self, section: str) -> Sequence[str]:
         """What the page says to type below this heading, by block."""
-        (text,) = re.findall(
-            rf"^## {section}.*?\n(.*?)(?=^## |\Z)", self._page, re.MULTILINE | re.DOTALL
+        found: list[str] = re.findall(
+            r"^```sh\n(.*?)^```", self._section(section), re.MULTILINE | re.DOTALL
         )
-        found: list[str] = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         assert found
         return found
+
+    def answers(self, section: str) -> Sequence[tuple[str, Sequence[str]]]:
+        """Commands of this section with the lines that the page shows right below them.
+
+        Where it shows `…`, something is left out.
+        """
+        block = r"^```{}\n((?:(?!```).*\n)+)```\n"
+        shown = f"{block.format('sh')}\n{block.format('')}"
+        found: list[tuple[str, str]] = re.findall(shown, self._section(section), re.MULTILINE)
+        assert found
+        return [(command, [x for x in text.splitlines() if x != "…"]) for command, text in found]
+
+    def lacks(self, shown: Sequence[str], command: str, **named: str) -> set[str]:
+        """Lines that the page shows and the command did not print; it succeeds.
+
+        `named`: what is called so on the page, by its name here.
+        """
+        said = self.do(command)
+        for name, own in named.items():
+            said = said.replace(own, name)
+        return {_alike(x) for x in shown} - {_alike(x) for x in said.splitlines()}
 
     def walk(self, *sections: str) -> None:
         """Run all commands of these sections of the page."""
         for section in sections:
             for command in self.commands(section):
                 self.do(command)
+
+    def _section(self, heading: str) -> str:
+        (text,) = re.findall(
+            rf"^## {heading}.*?\n(.*?)(?=^## |\Z)", self._page, re.MULTILINE | re.DOTALL
+        )
+        return str(text)
 
     def traces(self) -> set[str]:
         """Kind and name of every object that says gpuwarden anywhere; Events end by themselves."""
@@ -84,3 +117,10 @@ class Reader:
                     if "gpuwarden" in json.dumps(item).replace(KIND_LABEL, ""):
                         found.add(f"{resource['kind']} {item['metadata']['name']}")
         return found
+
+
+def _alike(line: str) -> str:
+    """Without what differs from cluster to cluster, or by the second."""
+    for pattern, instead in _VARIES:
+        line = re.sub(pattern, instead, line)
+    return line.strip()

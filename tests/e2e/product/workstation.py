@@ -1,6 +1,7 @@
 """People with kubeconfigs of the lab's cluster, who run `gpuwarden` as on a workstation."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -22,6 +23,18 @@ _ASK_S: Final = 60
 _WAIT_S: Final = 120
 _KNOWN_S: Final = 40
 _NOT_AUTHORISED: Final = 4
+
+
+def write_program(folder: Path) -> Path:
+    """`gpuwarden` of this checkout as a program for a shell; `folder` is made."""
+    folder.mkdir()
+    path = folder / "gpuwarden"
+    path.write_text(
+        f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))}"
+        f' exec {shlex.quote(sys.executable)} -P -m gpuwarden.cli "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
 
 
 def furnish_access(cluster: Deployed) -> None:

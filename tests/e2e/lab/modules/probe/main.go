@@ -1,5 +1,6 @@
 // Program probe is what the lab's pods run: one static file that pauses, speaks, looks names up
-// and serves. It is also the sandbox ("pause") container of every pod.
+// and serves. It is also the sandbox ("pause") container of every pod, and by the name nvidia-smi it
+// stands for that program.
 package main
 
 import (
@@ -21,8 +22,12 @@ import (
 const usage = "probe pause | stay | say TEXT… | env [PREFIX] | gpus | lookup NAME | get URL | serve ADDRESS"
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "probe:", err)
+	name, start := filepath.Base(os.Args[0]), run
+	if name == "nvidia-smi" {
+		start = listGpus
+	}
+	if err := start(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(1)
 	}
 }
@@ -112,6 +117,17 @@ func printGpus() error {
 	})
 	fmt.Println(string(said))
 	return err
+}
+
+// listGpus says what `nvidia-smi -L` would say of the GPUs that the device plugin gave.
+func listGpus(args []string) error {
+	if len(args) != 1 || args[0] != "-L" {
+		return fmt.Errorf("arguments are %q, expected -L", args)
+	}
+	for number, uuid := range strings.Split(os.Getenv("NVIDIA_VISIBLE_DEVICES"), ",") {
+		fmt.Printf("GPU %d: NVIDIA H100 80GB HBM3 (UUID: %s)\n", number, uuid)
+	}
+	return nil
 }
 
 func lookup(name string) error {
