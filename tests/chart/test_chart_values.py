@@ -15,8 +15,8 @@ NAMED_BY_LISTENER = {
 }
 """Looked up by the listener's name."""
 FILES = (".yaml", ".py", ".conf")
-OF_OTHER_NAMES = ("docs/adr/", "docs/migrate.md")
-"""Pages that name modules, and values of other charts."""
+OF_OTHER_NAMES = ("docs/adr/", "docs/migrate.md", "CHANGELOG.md")
+"""Pages that name modules, values of other charts, and what had another name."""
 SET_BY_OLD_NAMES = {"certificates", "controller", "hints", "scheduler", "webhooks"}
 """Groups into which `gpuwarden.aliases` puts a value."""
 
