@@ -138,6 +138,7 @@ class Tunnel:
             for _ in range(_ACCEPTING_TURNS):
                 await asyncio.sleep(0)
             self._server.close()
+            self._server = None  # it keeps `_accept`, and so this
         for task in self._connections:
             task.cancel()
         if self._connections:
@@ -161,16 +162,20 @@ class Tunnel:
             self._check_local(writer)
             far_reader, far_writer = await self._dial()
             try:
-                await self._forward((reader, writer), (far_reader, far_writer))
+                failure = await self._forward((reader, writer), (far_reader, far_writer))
             finally:
                 far_writer.transport.abort()
+            if failure is not None:
+                self._note(failure)
         except DialError as error:
             self._note(error)
 
     def _note(self, error: DialError) -> None:
         if self.last_error is None or str(self.last_error) != str(error):
             _LOG.warning("no connection to %s at %s: %s", self.expected, self._host, error)
-        self.last_error = error
+        # Its traceback, and its cause's, would keep the connection and this tunnel.
+        error.__cause__ = error.__context__ = None
+        self.last_error = error.with_traceback(None)
         self._on_failure(error.failure)
 
     def _check_local(self, writer: asyncio.StreamWriter) -> None:
@@ -217,56 +222,71 @@ class Tunnel:
                 DialFailure.WRONG_IDENTITY, f"server is {found}, expected {self.expected}"
             )
 
-    async def _forward(self, local: "_Ends", remote: "_Ends") -> None:
-        """Copy both ways until both have ended, or one for `half_closed` seconds."""
+    async def _forward(self, local: "_Ends", remote: "_Ends") -> DialError | None:
+        """Copy both ways until both have ended, or one for `half_closed` seconds.
+
+        Returns why the far side ended the connection after the handshake. One that breaks later is
+        gRPC's to see, and it does.
+        """
         (reader, writer), (far_reader, far_writer) = local, remote
         ways = {
             asyncio.create_task(self._receive(far_reader, writer)),
             asyncio.create_task(_copy(reader, far_writer)),
         }
         try:
-            # A connection that breaks after the handshake is gRPC's to see, and it does.
-            with contextlib.suppress(OSError):
-                done, open_ways = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                if open_ways and not any(way.exception() for way in done):
-                    done, _ = await asyncio.wait(ways, timeout=self._timeouts.half_closed)
-                for way in done:
-                    way.result()
+            done, open_ways = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            if open_ways and all(way.result() is True for way in done):
+                done, _ = await asyncio.wait(ways, timeout=self._timeouts.half_closed)
+            return next((x for way in done if isinstance(x := way.result(), DialError)), None)
         finally:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
-    async def _receive(self, remote: asyncio.StreamReader, local: asyncio.StreamWriter) -> None:
+    async def _receive(
+        self, remote: asyncio.StreamReader, local: asyncio.StreamWriter
+    ) -> DialError | bool:
         """As `_copy`; in TLS 1.3 a refusal of the own certificate comes here, instead of data."""
         try:
             first = await remote.read(_BUFFER)
         except OSError as error:  # an ssl.SSLError too: the alert, if it came before the reset
-            raise DialError(DialFailure.REFUSED, f"ended after the handshake: {error}") from error
+            _let_go(error)
+            return DialError(DialFailure.REFUSED, f"ended after the handshake: {error}")
         if not first:
-            raise DialError(DialFailure.REFUSED, "server ended the connection after the handshake")
+            text = "server ended the connection after the handshake"
+            return DialError(DialFailure.REFUSED, text)
         self.last_error = None
         local.write(first)
-        await _copy(remote, local)
+        return await _copy(remote, local)
 
 
 _Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> bool:
     """Copy until `source` ends, no faster than `sink` takes it; then end `sink`.
 
     TLS of the standard library cannot be half-closed, so it is closed, after what is
-    still to be sent: a gRPC client that has ended its side reads no more.
+    still to be sent: a gRPC client that has ended its side reads no more. False: one has broken.
     """
-    while chunk := await source.read(_BUFFER):
-        sink.write(chunk)
-        await sink.drain()
+    try:
+        while chunk := await source.read(_BUFFER):
+            sink.write(chunk)
+            await sink.drain()
+    except OSError as error:
+        _let_go(error)
+        return False
     if sink.can_write_eof():
         with contextlib.suppress(OSError):
             sink.write_eof()
     else:
         sink.close()
+    return True
+
+
+def _let_go(error: Exception) -> None:
+    """A stream keeps the error that ended it, and the error's traceback would keep the stream."""
+    error.__traceback__ = None
 
 
 # --- the TLS context

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 import socket
@@ -9,6 +10,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +28,7 @@ from gpuwarden.wire.transport import client_options, server_options
 from sandbox.spiffe.ca import InsecureCa, IssuedSvid
 from tests.builders.svids import FakeSvidSource, new_svid
 from tests.fakes.echo_service import EchoServer, call, stream
+from tests.fakes.eventually import eventually
 from tests.fakes.tls_server import server_side
 from tests.hang import HANG_S
 
@@ -214,6 +217,49 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
         tunnel = Tunnel(CLIENT, "127.0.0.1", port, EXPECTED, timeouts=TunnelTimeouts(dial=0.1))
         assert await refused(tunnel) is DialFailure.UNREACHABLE
         assert "no answer in time" in str(tunnel.last_error)
+
+
+EMPTY_SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
+
+
+@pytest.mark.parametrize("first", [b"", EMPTY_SETTINGS], ids=["silent", "after-settings"])
+async def test_a_tunnel_whose_connection_broke_leaves_nothing_to_the_garbage_collector(
+    first: bytes,
+) -> None:
+    """It comes late to few large objects: each TLS context is some 100 KiB that it cannot see."""
+
+    async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(first)
+        if first:
+            await reader.read(1)
+        writer.transport.abort()
+
+    async def broken(port: int) -> weakref.ref[ssl.SSLContext]:
+        tunnel = Tunnel(CLIENT, "127.0.0.1", port, EXPECTED)
+        async with tunnel:
+            reader, writer = await asyncio.open_unix_connection(tunnel.target.removeprefix("unix:"))
+            async with asyncio.timeout(HANG_S):
+                assert await reader.read(len(first)) == first
+                writer.write(b"x")
+                assert await reader.read() == b""
+            writer.close()
+        return weakref.ref(tunnel._context)
+
+    context = server_side(ROOT.issue(CONTROLLER), "h2")
+    server = await asyncio.start_server(breaks, "127.0.0.1", 0, ssl=context)
+    gc.collect()
+    gc.disable()
+    try:
+        left = await broken(server.sockets[0].getsockname()[1])
+        await eventually(lambda: _is_gone(left), "the tunnel is gone")
+    finally:
+        gc.enable()
+        server.close()
+        await server.wait_closed()
+
+
+async def _is_gone(found: weakref.ref[ssl.SSLContext]) -> bool | None:
+    return found() is None or None
 
 
 async def test_a_dial_that_succeeds_clears_the_last_error(server: EchoServer) -> None:
