@@ -5,6 +5,7 @@ webhooks and scheduler are the chart's own.
 """
 
 import base64
+import copy
 import json
 import os
 import signal
@@ -55,6 +56,9 @@ TEAM = "team-a"
 KEYS = "gpuwarden-reservation-keys"
 NOBODYS = f"v1:sha256:{'0' * 64}"
 WEBHOOKS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+OURS = "--selector=app.kubernetes.io/name=gpuwarden"
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodeenrollments.gpuwarden.dev"
+APPLY = "application/apply-patch+yaml"
 FAILURES = ("webhook", "gpuwarden-extender")
 """Of what the scheduler says when a call has failed: parts of an address."""
 MOST_FAULTS = 20
@@ -79,6 +83,7 @@ KEPT_INSIDE = {
     f"secret/{AUTHORITY_SECRET}",
     *(f"secret/{x.secret}" for x in leaf_specs("")),
     *(f"lease.coordination.k8s.io/gpuwarden-{x}" for x in ("controller", "scheduler")),
+    "serviceaccount/default",
     "configmap/gpuwarden-ca",
     "configmap/kube-root-ca.crt",
 }
@@ -134,6 +139,23 @@ class World:
 
     def uids(self, component: str) -> set[str]:
         return {x["metadata"]["uid"] for x in self.cluster.pods(component)}
+
+    def reservation_keys(self) -> str:
+        """As the Secret has them; empty where it has none."""
+        return self.cluster.kubectl("get", "secret", KEYS, "-o=jsonpath={.data.keys}")
+
+    def webhooks(self) -> list[str]:
+        return self.cluster.kubectl("get", WEBHOOKS, OURS, "-o=name").split()
+
+    def remembered(self) -> dict[str, str]:
+        """UIDs of enrollments and reservations, by name."""
+        root = "/apis/gpuwarden.dev/v1alpha1"
+        found = (
+            x["metadata"]
+            for kind in ("nodeenrollments", "gpureservations")
+            for x in self.api.get(f"{root}/{kind}")["items"]
+        )
+        return {x["name"]: x["uid"] for x in found}
 
 
 @pytest.fixture(scope="module")
@@ -289,15 +311,49 @@ def test_a_second_release_is_refused(world: World) -> None:
     assert "elsewhere" not in world.cluster.kubectl("get", "namespaces", "-o=name")
 
 
-def test_an_upgrade_rolls_what_changed_and_pods_keep_their_gpus(world: World) -> None:
+def test_an_enforced_namespace_is_not_left_alone(world: World) -> None:
+    """An upgrade that would open it says so, and changes nothing."""
+    world.team()
+    with pytest.raises(HelmError, match=f'"{TEAM}", expected no enforced namespace'):
+        world.release.upgrade({"infrastructureNamespaces": [TEAM]})
+
+
+def of_an_older_chart(world: World) -> Document:
+    """Take a column and a property out of a custom resource, by Helm's own name; how it was."""
+    found = world.api.get(DEFINITION)
+    (helm,) = {
+        x["manager"]
+        for x in found["metadata"]["managedFields"]
+        if x["operation"] == "Apply" and "f:spec" in x["fieldsV1"]
+    }
+    older = {x: copy.deepcopy(found[x]) for x in ("apiVersion", "kind", "spec")}
+    older["metadata"] = {x: found["metadata"][x] for x in ("name", "labels", "annotations")}
+    (version,) = older["spec"]["versions"]
+    version["additionalPrinterColumns"] = [
+        x for x in version["additionalPrinterColumns"] if x["name"] != "Since"
+    ]
+    del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["faults"]
+    applied = world.api.patch(f"{DEFINITION}?fieldManager={helm}", older, APPLY)
+    assert applied["spec"] == older["spec"]
+    return dict(found["spec"])
+
+
+def test_an_upgrade_brings_custom_resources_rolls_what_changed_and_pods_keep_their_gpus(
+    world: World,
+) -> None:
     world.verified()
     controllers, agents = world.uids("controller"), world.uids("agent")
-    keys = world.cluster.kubectl("get", "secret", KEYS, "-o=jsonpath={.data.keys}")
+    uid = world.pods.get("holder")["metadata"]["uid"]
+    until("the ledger has nobody else", lambda: {x.pod for x in held(world.api)} == {uid})
+    keys, remembered = world.reservation_keys(), world.remembered()
+    definition = of_an_older_chart(world)
     world.upgrade(agent={"config": {"log": {"level": "debug"}}})
     until("the agent is another", lambda: len(world.uids("agent") - agents) == 1, timeout_s=START_S)
     world.verified()
     assert world.uids("controller") == controllers
-    assert world.cluster.kubectl("get", "secret", KEYS, "-o=jsonpath={.data.keys}") == keys
+    assert world.reservation_keys() == keys
+    assert world.api.get(DEFINITION)["spec"] == definition
+    assert world.remembered() == remembered
     assert world.pods.get("holder")["status"]["phase"] == "Running"
 
 
@@ -385,21 +441,37 @@ def test_an_upgrade_under_load_refuses_nobody_and_rolls_what_changed(world: Worl
     assert world.pods.get("holder")["status"]["phase"] == "Running"
 
 
-def test_uninstallation_leaves_what_is_remembered_and_pods_start(world: World) -> None:
-    world.release.uninstall()
+def only_what_is_remembered_is_left(world: World) -> None:
+    """And pods start, those with a GPU run on."""
     until("its pods are gone", lambda: not world.cluster.kubectl("get", "pods", "-o=name"))
     kinds = ",".join(x for x in world.listed("--namespaced=false") if not x.startswith("nodes"))
-    ours = "--selector=app.kubernetes.io/name=gpuwarden"
-    found = set(world.cluster.kubectl("get", kinds, ours, "-o=name").split())
+    found = set(world.cluster.kubectl("get", kinds, OURS, "-o=name").split())
     assert found == {*KEPT, "namespace/gpuwarden-system"}
     inside = (
-        "secrets,persistentvolumeclaims,services,roles,rolebindings,networkpolicies,jobs,"
-        "configmaps,leases"
+        "secrets,persistentvolumeclaims,services,serviceaccounts,roles,rolebindings,"
+        "networkpolicies,jobs,configmaps,leases"
     )
     left = set(world.cluster.kubectl("get", inside, "-o=name").split())
     assert left == KEPT_INSIDE
     assert world.pods.get("holder")["status"]["phase"] == "Running"
-    world.pods.phase(world.pods.create(pod("after", "say", "here")), "Running")
+    after = world.pods.create(pod("after", "say", "here"))
+    world.pods.phase(after, "Running")
+    world.pods.delete(after)
+
+
+def test_uninstallation_while_no_controller_runs_leaves_a_cluster_that_starts_pods(
+    world: World,
+) -> None:
+    """Elsewhere releases are uninstalled whose controllers run."""
+    keys = world.reservation_keys()
+    world.cluster.kubectl("scale", "statefulset/gpuwarden-controller", "--replicas=0")
+    until("no controller runs", lambda: not world.cluster.pods("controller"), timeout_s=START_S)
+    with pytest.raises(ApiError, match="failed calling webhook"):
+        world.pods.create(pod("before", "say", "here"))
+    world.release.uninstall()
+    only_what_is_remembered_is_left(world)
+    world.release.install(world.release.values(**world.changed))
+    assert world.reservation_keys() == keys
 
 
 @pytest.mark.long
@@ -410,8 +482,7 @@ def test_without_webhooks_the_extender_places_pods(world: World) -> None:
     world.changed = {"webhooks": {"enabled": False}}
     world.release.install(world.release.values(**world.changed))
     world.verified()
-    ours = "--selector=app.kubernetes.io/name=gpuwarden"
-    assert not world.cluster.kubectl("get", WEBHOOKS, ours, "-o=name")
+    assert not world.webhooks()
     node = world.cluster.node(0)
     assert node is not None
     pods = Namespace(world.api)
