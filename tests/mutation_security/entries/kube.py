@@ -57,7 +57,7 @@ ENTRIES: Final = (
     one(
         "places-taken-unseen",
         "controller/kube/reservations.py",
-        "            and object_uid(before) != known[key].uid\n",
+        "            and object_uid(before) != now.uid\n",
         "            and False\n",
         "tests/integration/test_kube_ledger_store.py"
         "::test_a_record_whose_place_another_took_unseen_is_reported",
