@@ -8,6 +8,7 @@ import pytest
 
 from tests.architecture.test_names import ROOT
 from tests.e2e.lab import claim
+from tests.e2e.lab.addresses import LABS
 from tests.e2e.lab.claim import Claim, ClaimError, labs_folder
 from tests.e2e.lab.sweep import MARK, keeper_of, processes_of
 from tests.e2e.lab.waiting import until
@@ -60,9 +61,12 @@ def test_claims_beside_each_other_have_their_own_number(tmp_path: Path) -> None:
 def test_a_release_that_could_not_sweep_all_leaves_it_to_the_keeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keeper waits for the number: who waited for the keeper with it would wait for ever."""
+    """The keeper waits for the number: who waited for the keeper with it would wait for ever.
+
+    The last number, so that no lab takes it between the two.
+    """
     monkeypatch.setattr(claim, "sweep", lambda *_: None)
-    ours = Claim.take(tmp_path)
+    ours = Claim.take(tmp_path, range(LABS - 1, LABS))
     ours.release()
     assert not ours.folder.exists()
 
