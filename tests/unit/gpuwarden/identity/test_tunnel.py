@@ -5,8 +5,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.tunnel import (
     DialError,
@@ -65,9 +63,10 @@ async def test_a_refusal_that_comes_after_we_have_ended_is_reported() -> None:
         grpc[1].write_eof()
         assert await server[0].read() == b""
         server[1].write_eof()
-        with pytest.raises(DialError, match="ended the connection after the handshake") as caught:
-            await forwarding
-        assert caught.value.failure is DialFailure.REFUSED
+        found = await forwarding
+        assert found is not None
+        assert found.failure is DialFailure.REFUSED
+        assert "ended the connection after the handshake" in str(found)
 
 
 async def test_a_connection_that_breaks_later_is_no_failed_dial() -> None:
