@@ -14,8 +14,7 @@ T = TypeVar("T")
 
 def ask(connection: Connection, question: Callable[["Client"], Awaitable[T]]) -> T:
     """Open the connection, run `question`, close it; raises CliError."""
-    # Imported here: see above.
-    from gpuwarden.cli.client import connected  # noqa: PLC0415 - see above
+    from gpuwarden.cli.client import connected  # noqa: PLC0415 - it loads gRPC
 
     async def run() -> T:
         async with connected(connection) as client:
