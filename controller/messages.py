@@ -384,7 +384,7 @@ def reservation_message(
         made_at=made_at,
         age_s=_age_s(made_at, wall_ns),
         share_group=_share(first.record.share),
-        restored=any(part.restored for _, part in held.values()),
+        restored=any(part.was_lost for _, part in held.values()),
     )
 
 

@@ -195,7 +195,7 @@ def _held(case: Case) -> Stage:
     lacks = {key_of(x) for x in holder.gpus} - {key_of(x) for x in case.reserved}
     states = dict.fromkeys(part.state.value for _, part in case.parts)
     lines = [f"{' and '.join(states)} on {entry.record.node}, {_MADE_BY[holder.origin]}"]
-    if holder.restored:
+    if holder.was_lost:
         lines.append("the ledger had lost it, and it was written again for the living pod")
     if entry.record.share is not None:
         others = len(entry.record.holders) - 1

@@ -167,6 +167,14 @@ class Holder:
             return False
         return not (self.restored and self.state is HolderState.RELEASING)
 
+    @property
+    def was_lost(self) -> bool:
+        """Whether the ledger once had it and lost it.
+
+        Of a GPU that kubelet gave nobody knows: each record of one is written for a running pod.
+        """
+        return self.restored and self.origin is not Origin.KUBELET
+
     def without_owner(self) -> "Holder":
         """A copy that is of no share group, for the record of another group."""
         return replace(self, pod=replace(self.pod, owner=None))

@@ -296,7 +296,7 @@ class Reservation(_message.Message):
     share_group: _builtins.str
     """The map's line that is shared with other pods; empty where nothing is shared."""
     restored: _builtins.bool
-    """Written for a pod that ran, after the ledger had lost its record."""
+    """Written for a pod that ran, after the ledger had lost its record; never said of kubelet's."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReservedGpu]:
         """In claiming order: all that it was made for."""

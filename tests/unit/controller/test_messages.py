@@ -521,6 +521,12 @@ def test_pods_of_a_share_group_are_two_reservations_of_one_gpu() -> None:
     assert (first.restored, second.restored) == (False, True)
 
 
+def test_a_reservation_that_kubelet_made_is_not_called_restored() -> None:
+    """Its record is always written for a pod that runs."""
+    (found,) = listed(ledger(record(holder(origin=Origin.KUBELET, restored=True)))).reservations
+    assert (found.origin, found.restored) == ("kubelet", False)
+
+
 def test_a_gpu_without_its_record_is_shown_without_a_state() -> None:
     (found,) = listed(ledger(record(holder("GPU-a", "GPU-b")))).reservations
     assert [(x.uuid, x.state) for x in found.gpus] == [("GPU-a", "Proposed"), ("GPU-b", "")]

@@ -8,6 +8,7 @@ import pytest
 from controller.explain.pod import AllocationTrace
 from controller.explain.stages import Stage, StageName, StageState
 from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.ledger.release import GivenGpu, UseReport, allocation_recorded
 from controller.ledger.reservation_id import ReservationIds, ReservationKey
 from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
@@ -34,7 +35,7 @@ from tests.builders.accounts import (
     waiting_document,
 )
 from tests.builders.fleet_views import past
-from tests.builders.ledger import SHARE, holder
+from tests.builders.ledger import CALL, SHARE, holder
 
 # --- What each stage says, and where two of them do not agree
 
@@ -157,6 +158,17 @@ def test_what_is_special_about_a_reservation_is_said() -> None:
     lines = stage(StageName.RESERVED, pod_document(), shared).findings
     assert "shared with 1 other under gpu-1:0" in lines
     assert any(x.startswith("the ledger had lost it") for x in lines)
+
+
+def test_a_gpu_that_kubelet_gave_was_not_lost() -> None:
+    """Its record is made from a report of a pod that runs (`allocation_recorded`)."""
+    report = UseReport("boot", 0, {}, frozenset())
+    made = allocation_recorded(None, GivenGpu(held().holders[0].pod, NODE, GPU), ID, CALL, report)
+    assert made is not None
+    assert made.holders[0].restored
+    lines = stage(StageName.RESERVED, pod_document(), made).findings
+    assert f"Confirmed on {NODE}, by kubelet's allocation" in lines
+    assert not any("lost" in x for x in lines)
 
 
 def test_a_ledger_that_is_not_known() -> None:
