@@ -36,7 +36,7 @@ RUN_BY = {
     "docs/operations-rma.md": ("tests/integration/test_rma.py",),
     "docs/reference/cli.md": ("tests/unit/gpuwarden/cli/test_app.py",),
     "docs/tutorial-cluster.md": ("tests/e2e/test_chart_bundled_spire.py",),
-    "docs/uninstall.md": ("tests/e2e/test_uninstall.py",),
+    "docs/uninstall.md": ("tests/e2e/test_uninstall.py", "tests/e2e/test_chart.py"),
 }
 """Pages whose commands are typed by these files; with none, all of them are on another page too."""
 WHOLE = r"(?:(?:the commands?|a command) of )?th(?:is page|ese commands|is command)\b[^.:]*: \w"

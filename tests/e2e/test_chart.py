@@ -25,6 +25,7 @@ import pytest
 from controller.certificates.leaves import AUTHORITY_SECRET, leaf_specs
 from tests.builders.web_certificates import WebCa
 from tests.chart.rendering import NAMESPACE, annotations, one, rendered
+from tests.chart.tools import tools
 from tests.contracts.pod_resources import DEVICES, RESOURCE
 from tests.e2e.lab.api import Api, ApiError, Document
 from tests.e2e.lab.build import built
@@ -35,7 +36,7 @@ from tests.e2e.lab.machine import missing
 from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.lab.product_images import NEEDS
 from tests.e2e.lab.selection import why_no_spire
-from tests.e2e.lab.upstreams import SPIRE
+from tests.e2e.lab.upstreams import KUBERNETES, SPIRE, upstream
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.deployed import REPLICAS, Deployed
 from tests.e2e.product.helm_release import TRUST_DOMAIN, HelmError, HelmRelease
@@ -68,6 +69,8 @@ ADMITTED = 200
 MANAGED = {"mode": "self-managed", "caBundle": ""}
 """As docs/certificates.md sets it: an upgrade keeps the values of before."""
 ENFORCED = {"gpuwarden.dev/enforce": "true"}
+KUBECTL_TAG = f"v{upstream(KUBERNETES).version}"
+UNINSTALL_PAGE = "docs/uninstall.md"
 SCORER_VOLUME = "data-gpuwarden-score-0"
 WITH_SCORER = {"hints": {"scorer": {"enabled": True}}}
 JOB_TYPE = "train"
@@ -472,6 +475,22 @@ def test_uninstallation_while_no_controller_runs_leaves_a_cluster_that_starts_po
     only_what_is_remembered_is_left(world)
     world.release.install(world.release.values(**world.changed))
     assert world.reservation_keys() == keys
+
+
+def test_where_helm_cannot_uninstall_the_page_says_what_to_do(world: World, tmp_path: Path) -> None:
+    """The node has lost the image of the job that removes webhooks first, and cannot pull it."""
+    world.verified()
+    containerd, image = world.cluster.lab.node.containerd, f"kubectl:{KUBECTL_TAG}"
+    containerd.ctr("images", "rm", f"registry.k8s.io/{image}")
+    webhooks = world.webhooks()
+    with pytest.raises(HelmError, match=r"gpuwarden-clean-up|timed out"):
+        world.release.uninstall("--timeout=20s")
+    assert world.webhooks() == webhooks
+    world.verified()
+    page = Reader(world.cluster.lab, tmp_path / "reader", UNINSTALL_PAGE, tools().helm)
+    page.walk("Helm cannot uninstall")
+    only_what_is_remembered_is_left(world)
+    world.release.load_images()
 
 
 @pytest.mark.long
