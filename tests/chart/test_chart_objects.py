@@ -37,6 +37,12 @@ from tests.e2e.lab.upstreams import SPIRE, SPIRE_CONTROLLER_MANAGER, upstream
 
 AGENT_POD = "DaemonSet/gpuwarden-agent"
 UNLESS_OFF = {"key": "gpuwarden.dev/agent", "operator": "NotIn", "values": ["off"]}
+PAUSED = ["paused-for-driver-upgrade", "paused-for-mig-change"]
+"""What k8s-driver-manager and k8s-mig-manager write into labels while they need the GPUs unused."""
+UNLESS_PAUSED = [
+    {"key": f"nvidia.com/gpu.deploy.{x}", "operator": "NotIn", "values": PAUSED}
+    for x in ("device-plugin", "client")
+]
 CONTROLLER_POD = "StatefulSet/gpuwarden-controller"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 SPIRE_API = ("spire.spiffe.io/v1alpha1",)
@@ -175,7 +181,20 @@ def test_agents_go_where_feature_discovery_sees_a_gpu(label: str) -> None:
     affinity = pods(rendered("default"))[AGENT_POD]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     found = [x["matchExpressions"] for x in terms]
-    assert [{"key": label, "operator": "In", "values": ["true"]}, UNLESS_OFF] in found
+    assert [
+        {"key": label, "operator": "In", "values": ["true"]},
+        UNLESS_OFF,
+        *UNLESS_PAUSED,
+    ] in found
+
+
+def test_the_gpu_operator_takes_the_agent_off_a_node_for_a_driver_or_mig() -> None:
+    """It neither drains DaemonSets nor deletes pods without a GPU (NVIDIA/gpu-operator#2570)."""
+    affinity = pods(rendered("default"))[AGENT_POD]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms
+    for term in terms:
+        assert [x for x in term["matchExpressions"] if x in UNLESS_PAUSED] == UNLESS_PAUSED
 
 
 @pytest.mark.parametrize("changes", [{}, {"evaluation": {"enabled": True}}], ids=["", "evaluation"])

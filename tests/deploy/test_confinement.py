@@ -102,7 +102,15 @@ SETTINGS = (
             "nodeSelectorTerms": [
                 {
                     "matchExpressions": [
-                        {"key": "gpuwarden.dev/agent", "operator": "NotIn", "values": ["off"]}
+                        {"key": "gpuwarden.dev/agent", "operator": "NotIn", "values": ["off"]},
+                        *(
+                            {
+                                "key": f"nvidia.com/gpu.deploy.{x}",
+                                "operator": "NotIn",
+                                "values": ["paused-for-driver-upgrade", "paused-for-mig-change"],
+                            }
+                            for x in ("device-plugin", "client")
+                        ),
                     ]
                 }
             ]

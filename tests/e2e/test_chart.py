@@ -195,12 +195,20 @@ def test_one_command_later_a_managed_pod_has_its_gpu(world: World) -> None:
     assert found["metadata"]["annotations"]["gpuwarden.dev/guarantee-given"] == "node"
 
 
-def test_a_label_takes_the_agent_off_its_node(world: World) -> None:
-    """As docs/upgrades.md exchanges a driver."""
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("gpuwarden.dev/agent", "off"),
+        ("nvidia.com/gpu.deploy.device-plugin", "paused-for-driver-upgrade"),
+    ],
+    ids=["ours", "gpu-operator"],
+)
+def test_a_label_takes_the_agent_off_its_node(world: World, label: str, value: str) -> None:
+    """As docs/upgrades.md exchanges a driver, and as the GPU operator does."""
     node, kubectl = world.cluster.lab.node.name, world.cluster.kubectl
-    kubectl("label", "node", node, "gpuwarden.dev/agent=off")
+    kubectl("label", "node", node, f"{label}={value}")
     until("the agent has left", lambda: not world.cluster.pods("agent"), timeout_s=START_S)
-    kubectl("label", "node", node, "gpuwarden.dev/agent-")
+    kubectl("label", "node", node, f"{label}-")
     until("the agent is back", lambda: world.cluster.pods("agent"), timeout_s=START_S)
     world.verified()
 
