@@ -94,6 +94,10 @@ CHANGES: Final[Mapping[str, tuple[Values, Sequence[str]]]] = {
         for x in ("privileged", "cdi", "nri")
     },
     "mig": ({"agent": {"mig": True}}, ["DaemonSet/gpuwarden-agent"]),
+    "selinux": (
+        {x: {"seLinuxOptions": {"type": "spc_t"}} for x in ("agent", "controller")},
+        ["DaemonSet/gpuwarden-agent", "StatefulSet/gpuwarden-controller"],
+    ),
     "no-persistence": (
         {"controller": {"persistence": {"enabled": False}}},
         ["StatefulSet/gpuwarden-controller"],

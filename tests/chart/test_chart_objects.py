@@ -205,6 +205,31 @@ def test_a_label_takes_the_agent_off_a_node(changes: Object) -> None:
     assert all(UNLESS_OFF in x["matchExpressions"] for x in terms)
 
 
+def test_selinux_options_are_those_of_the_containers_that_mount_the_node() -> None:
+    """Each by its own value; the SPIRE server and jobs mount nothing of it."""
+    found = chart(
+        agent={"seLinuxOptions": {"type": "spc_t"}},
+        controller={"seLinuxOptions": {"type": "spc_t", "level": "s0"}},
+        spire={"mode": "bundled", "bundled": {"agent": {"seLinuxOptions": {"type": "own_t"}}}},
+    )
+    assert {
+        where: container["securityContext"]["seLinuxOptions"]
+        for where, spec in pods(found).items()
+        for container in spec["containers"]
+        if "seLinuxOptions" in container["securityContext"]
+    } == {
+        AGENT_POD: {"type": "spc_t"},
+        CONTROLLER_POD: {"type": "spc_t", "level": "s0"},
+        "DaemonSet/gpuwarden-spire-agent": {"type": "own_t"},
+    }
+    mounting = {
+        where
+        for where, spec in pods(found).items()
+        if any("hostPath" in x for x in spec.get("volumes", ()))
+    }
+    assert mounting == {AGENT_POD, CONTROLLER_POD, "DaemonSet/gpuwarden-spire-agent"}
+
+
 # --- values of the charts that people come from
 
 
