@@ -91,7 +91,7 @@ Installed = dict[Key, Object]
 CHANGES: Final[Mapping[str, tuple[Values, Sequence[str]]]] = {
     **{
         f"gpu-access-{x}": ({"agent": {"gpuAccess": x}}, ["DaemonSet/gpuwarden-agent"])
-        for x in ("privileged", "cdi", "nri")
+        for x in ("privileged", "nri")
     },
     "mig": ({"agent": {"mig": True}}, ["DaemonSet/gpuwarden-agent"]),
     "selinux": (

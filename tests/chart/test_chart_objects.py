@@ -113,13 +113,6 @@ def test_mode_env_is_one_switch() -> None:
         ({"gpuAccess": "privileged"}, "nvidia", None, ["SYS_ADMIN"], True),
         ({"mig": True}, "nvidia", None, ["SYS_ADMIN"], True),
         (
-            {"gpuAccess": "cdi"},
-            None,
-            ("cdi.k8s.io/gpuwarden-agent", "nvidia.com/gpu=all"),
-            None,
-            False,
-        ),
-        (
             {"gpuAccess": "nri"},
             None,
             ("nvidia.cdi.k8s.io/container.agent", "management.nvidia.com/gpu=all"),

@@ -90,8 +90,8 @@ def refused(values: dict[str, Any], **options: Any) -> str:
             "policies.enabled: false, expected true with protection.enabled",
         ),
         (
-            {"agent": {"mig": True, "gpuAccess": "cdi"}},
-            'agent.gpuAccess: "cdi", expected runtimeClass or privileged with agent.mig',
+            {"agent": {"mig": True, "gpuAccess": "nri"}},
+            'agent.gpuAccess: "nri", expected runtimeClass or privileged with agent.mig',
         ),
         ({"image": {"tag": "latest"}}, "Here they are imageRegistry, controller.image and agent"),
         ({"image": {"repository": "a/b"}}, "image.repository, image.tag: given, expected nothing"),
@@ -234,9 +234,9 @@ def test_a_namespace_that_is_not_gpuwardens_own_is_refused(namespace: str) -> No
     ("values", "told"),
     [
         ({"trustDomian": "a.io"}, "'trustDomian' not allowed"),
-        ({"agent": {"gpuAcess": "cdi"}}, "'gpuAcess' not allowed"),
+        ({"agent": {"gpuAcess": "nri"}}, "'gpuAcess' not allowed"),
         ({"spire": {"bundled": {"server": {"imgae": {}}}}}, "'imgae' not allowed"),
-        ({"agent": {"gpuAccess": "magic"}}, "/agent/gpuAccess"),
+        ({"agent": {"gpuAccess": "cdi"}}, "/agent/gpuAccess"),
         ({"mode": "dra"}, "/mode"),
         ({"enforcement": "warn"}, "/enforcement"),
         ({"spire": {"mode": "inside"}}, "/spire/mode"),
