@@ -253,6 +253,18 @@ def test_the_schema_refuses_unknown_keys_and_wrong_kinds(values: dict[str, Any],
     assert told in refused(values)
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"spire": {"namespaces": None}}, "at '/spire': missing property 'namespaces'"),
+        ({"networkPolicies": None}, "missing property 'networkPolicies'"),
+    ],
+)
+def test_values_of_an_older_chart_are_refused_by_name(values: dict[str, Any], told: str) -> None:
+    """`helm upgrade --reuse-values` takes the older chart's defaults, which lack what is new."""
+    assert told in refused(values)
+
+
 def test_an_older_kubernetes_is_refused() -> None:
     assert "chart requires kubeVersion: >=1.33.0-0" in refused({}, kubernetes="1.32.9")
 

@@ -129,9 +129,20 @@ def schema() -> str:
     for value in values():
         place = root
         for key in value.path[:-1]:
-            place = place["properties"].setdefault(key, _group())
+            place = _required(place, key)["properties"].setdefault(key, _group())
+        # Helm leaves out what is null.
+        if value.default is not None:
+            _required(place, value.path[-1])
         place["properties"][value.path[-1]] = _node(value)
     return json.dumps(root, indent=2, ensure_ascii=False) + "\n"
+
+
+def _required(place: dict[str, Any], key: str) -> dict[str, Any]:
+    """Every key has a default: one that lacks is of an older chart (`--reuse-values`), or null."""
+    required = place.setdefault("required", [])
+    if key not in required:
+        required.append(key)
+    return place
 
 
 def _group() -> dict[str, Any]:
