@@ -13,8 +13,9 @@ import pytest
 from controller.kube.nodes import ENFORCE_LABEL
 from sandbox.laptop import Pace
 from tests.e2e.lab.api import Document
+from tests.e2e.lab.containerd import GPU_KIND
 from tests.e2e.lab.lab import Lab
-from tests.e2e.lab.pods import Namespace
+from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.cards import PATIENCE_S, Cards, Seen, forget_cards, greedy, seen
 from tests.e2e.product.installation import Installation
@@ -245,4 +246,13 @@ def test_outside_of_all_this_the_same_container_sees_every_card(world: World) ->
     """What the others are kept from: the toolkit does give what an image asks for."""
     name = world.plain.create(greedy("unmanaged"))
     assert seen(world.plain, name) == world.cards.every
+    world.plain.delete(name)
+
+
+def test_an_annotation_for_cdi_gives_a_container_nothing(world: World) -> None:
+    """kubelet hands containerd annotations of device plugins alone: no way for the agent."""
+    document = pod("annotated", "gpus")
+    document["metadata"]["annotations"] = {"cdi.k8s.io/gpus": f"{GPU_KIND}=all"}
+    name = world.plain.create(document)
+    assert seen(world.plain, name).files == ()
     world.plain.delete(name)
