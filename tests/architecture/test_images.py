@@ -10,6 +10,7 @@ import pytest
 
 from sandbox.nvml.build import _FLAGS, _STANDS_FOR_REAL
 from tests.architecture.test_names import ROOT
+from tests.builders.allocator import allocator, environment_as_in
 from tests.deploy.wheels import locked, tags
 
 DOCKERFILES = sorted(path.name for path in ROOT.glob("Dockerfile*"))
@@ -82,6 +83,14 @@ def test_one_named_debian_and_the_final_image_starts_from_nothing(part: str) -> 
         "program": "system",
         "final": "scratch",
     }
+
+
+def test_both_give_free_memory_back() -> None:
+    """What a soak starts from the checkout does so, too."""
+    agent, controller = map(allocator, PARTS)
+    assert agent == controller
+    assert agent.keys() == {"MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_"}
+    assert environment_as_in("agent", {"HOME": "/"}) == {"HOME": "/", **agent}
 
 
 def test_debian_is_the_same_layer_in_both() -> None:

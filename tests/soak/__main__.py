@@ -23,6 +23,7 @@ import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports gr
 
 # isort: split
 from sandbox.fleet.process import ShareProcess, raise_limit
+from tests.builders.allocator import environment_as_in
 from tests.e2e.product.controller import ROOT
 from tests.soak.cluster import KeptLogs, forked_fleet, new_workload_api, pace_of, running
 from tests.soak.log_lines import PLAIN_FORMAT
@@ -48,6 +49,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=float, default=default, metavar="N", help=told)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "soak")
     asked = parser.parse_args()
+    start_as_agents_do()
     shape = Shape(
         asked.minutes,
         int(asked.nodes),
@@ -57,6 +59,13 @@ def main() -> int:
         limit_kib_per_min=asked.flat,
     )
     return soaked(shape, asked.interval, asked.folder)
+
+
+def start_as_agents_do() -> None:
+    """Start again where malloc is not set as in the agent's image."""
+    wanted = environment_as_in("agent", os.environ)
+    if wanted != os.environ:
+        os.execve(sys.executable, sys.orig_argv, wanted)  # noqa: S606 - itself, without a shell
 
 
 def soaked(shape: Shape, interval_s: float, folder: Path) -> int:

@@ -13,6 +13,7 @@ from gpuwarden.settings.values import Address
 from sandbox.fleet.tally import metrics_of, states_of
 from sandbox.laptop import Pace
 from sandbox.nodes import CLUSTER, TRUST_DOMAIN
+from tests.builders.allocator import environment_as_in
 from tests.e2e.lab.program import Program, Site
 from tests.e2e.product.service_address import Endpoint
 
@@ -126,7 +127,8 @@ class Controller(Program):
         return (sys.executable, "-m", "controller", "--config", str(path))
 
     def environment(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(ROOT), "HOME": str(self.data), "LANG": "C.UTF-8"}
+        own = {"PYTHONPATH": str(ROOT), "HOME": str(self.data), "LANG": "C.UTF-8"}
+        return environment_as_in("controller", own)
 
     def is_ready(self) -> bool:
         return self.endpoint.is_ready()
