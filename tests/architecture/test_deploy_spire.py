@@ -68,6 +68,15 @@ def test_entries_name_the_identities_of_the_code() -> None:
         }
 
 
+@pytest.mark.parametrize("name", ["clusterspiffeids.yaml", "people.yaml"])
+def test_entries_get_a_class_by_taking_off_a_comment(name: str) -> None:
+    text = (FOLDER / name).read_text()
+    plain = [*yaml.safe_load_all(text)]
+    classed = [*yaml.safe_load_all(text.replace("# className: ", "className: "))]
+    assert {x["spec"].pop("className") for x in classed} == {"spire-mgmt-spire"}
+    assert classed == plain
+
+
 def test_the_policy_of_the_readme_is_one() -> None:
     readme = (FOLDER / "README.md").read_text()
     (example,) = re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)

@@ -1,10 +1,12 @@
 """The chart as helm makes objects of it, and the sets of values that it is tried with."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import yaml
@@ -99,11 +101,27 @@ def rendered(name: str, kubernetes: str = "1.35") -> list[Object]:
     return render(values, kubernetes=f"{kubernetes}.2", apis=APIS.get(name, ()))
 
 
-def notes(values: Values) -> str:
-    """What helm prints at the end of an installation, in a cluster without a SPIRE of its own."""
+def notes(values: Values, apis: tuple[str, ...] = ()) -> str:
+    """What helm prints at the end of an installation; `apis`: those that the cluster has, too."""
+    if apis:
+        return _notes_with(values, apis)
     command = ("install", RELEASE, CHART, "--namespace", NAMESPACE, "--dry-run=client")
     text = _helm(tools().helm, *command, values=values)
     return text.partition("\nNOTES:\n")[2]
+
+
+def _notes_with(values: Values, apis: tuple[str, ...]) -> str:
+    """`helm template` alone can be told of APIs, and prints no notes: an object gets their text."""
+    with TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(CHART, Path(folder) / "chart"))
+        text = (copy / "templates/NOTES.txt").read_text()
+        shown = "{apiVersion: v1, kind: ConfigMap, metadata: {name: notes}, data: {notes: %s}}"
+        include = shown % '{{ include "tests.notes" . | quote }}'
+        define = '{{ define "tests.notes" }}' + text + "{{ end }}"
+        (copy / "templates/notes-of-tests.yaml").write_text(f"{define}\n{include}\n")
+        found = render(values, apis=apis, chart=copy)
+    noted: str = one(found, "ConfigMap", "notes")["data"]["notes"]
+    return noted
 
 
 def _helm(*command: object, values: Values) -> str:

@@ -342,6 +342,24 @@ def test_entries_are_commands_where_it_does_not() -> None:
     assert "spire-server entry create" not in notes({**REQUIRED, "spire": {"mode": "bundled"}})
 
 
+@pytest.mark.parametrize(
+    ("spire", "apis", "is_warned"),
+    [
+        ({}, SPIRE_API, True),
+        ({"className": "spire-mgmt-spire"}, SPIRE_API, False),
+        ({"mode": "bundled"}, SPIRE_API, False),
+        ({"serverAddress": "off"}, SPIRE_API, False),
+        ({}, (), False),
+    ],
+)
+def test_notes_warn_of_entries_without_a_class(
+    spire: Object, apis: tuple[str, ...], is_warned: bool
+) -> None:
+    told = notes({**REQUIRED, "spire": spire}, apis)
+    assert "\nNext:\n" in told
+    assert ("  - spire.className is empty" in told) is is_warned
+
+
 def test_a_bundled_spire_is_the_one_that_everybody_uses() -> None:
     found = rendered("bundled-spire")
     server = one(found, "ConfigMap", "gpuwarden-spire-server")["data"]
