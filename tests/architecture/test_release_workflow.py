@@ -129,7 +129,10 @@ def test_krew_finds_the_archive_that_its_manifest_names(tmp_path: Path) -> None:
         content = found.extractfile(plugin)
         assert plugin.mode == 0o755
         assert content is not None
-        assert b'"gpuwarden==1.20.3"' in content.read()
+        script = content.read().decode()
+    assert re.findall("VERSION|URL", script) == []
+    assert f"\nwheel={released}/gpuwarden-1.20.3-py3-none-any.whl\n" in script
+    assert 'uvx --from "gpuwarden @ $wheel"' in script
 
 
 def identity() -> Any:

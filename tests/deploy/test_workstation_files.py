@@ -183,4 +183,4 @@ def test_the_plugin_starts_what_is_installed(
     )
     assert ran.returncode == code
     assert ran.stdout.startswith(said)
-    assert ("pipx install gpuwarden" in ran.stderr) is (not installed)
+    assert ("pipx install URL/" in ran.stderr) is (not installed)

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from re import fullmatch
 
 import pytest
 
@@ -73,6 +74,9 @@ def test_nothing_of_the_checkout_is_used(installed: Installed) -> None:
 
 
 def test_it_has_the_product_and_the_sandbox_and_no_tests(installed: Installed) -> None:
+    assert fullmatch(
+        r"gpuwarden-[0-9.]+-py3-none-any\.whl", installed.wheel.name
+    )  # as deploy/krew names it
     with zipfile.ZipFile(installed.wheel) as wheel:
         names = wheel.namelist()
     tops = {x.partition("/")[0] for x in names}
