@@ -79,6 +79,32 @@ def test_the_table_has_what_newer_servers_ask_for(table: Any) -> None:
     assert len(methods) - len(NEWER) == 56
 
 
+OPEN_TO = {
+    "anyone": {"AttestAgent", "GetBundle"},
+    "agent": {
+        "RenewAgent",
+        "PostStatus",
+        "GetAuthorizedEntries",
+        "SyncAuthorizedEntries",
+        "BatchNewX509SVID",
+        "BatchNewWITSVID",
+        "NewJWTSVID",
+    },
+    "downstream": {"NewDownstreamX509CA", "PublishJWTAuthority", "PublishWITAuthority"},
+    "local": {"Check", "List", "Watch", "GetInfo", "GetLogger", "SetLogLevel", "ResetLogLevel"},
+    "admin, agent, local": {"GetFederatedBundle"},
+}
+"""Every other method: to `admin` and `local`."""
+
+
+def test_no_method_is_open_to_more_callers_than_spire_opens_it_to(table: Any) -> None:
+    found: dict[str, set[str]] = {}
+    for method, kinds in table["methods"].items():
+        found.setdefault(", ".join(kinds), set()).add(method.rpartition("/")[2])
+    assert len(found.pop("admin, local")) == 45
+    assert found == OPEN_TO
+
+
 def policy_data(methods: dict[str, list[str]]) -> str:
     """In the form of SPIRE's own file."""
     apis = [
