@@ -23,7 +23,7 @@ def test_docker_builds_and_pushes_what_the_chart_names(tmp_path: Path) -> None:
     shell = ["/bin/sh", "-euc", "\n".join(typed)]
     subprocess.run(shell, cwd=ROOT, env={"PATH": path}, timeout=HANG_S, check=True)
     asked = (tmp_path / "asked").read_text().splitlines()
-    built = dict(x.groups()[::-1] for x in map(_BUILD.fullmatch, asked) if x)
+    built = {x[2]: x[1] for x in map(_BUILD.fullmatch, asked) if x}
     pushed = {x.removeprefix("push ") for x in asked if x.startswith("push ")}
     assert set(built) == pushed == named(registry())
     for image, file in built.items():
