@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from controller.binding.request import BoundPod
 from controller.explain.pod_document import PodDocument, read_pod
 from controller.explain.stages import WRONG, Case, Stage, stages
 from controller.fleet.view import FleetSnapshot
@@ -34,7 +35,7 @@ class Asked:
     ids: ReservationIds | None
     recent: Recent
     now_ns: int
-    name_of: Callable[[str], str] = lambda _uid: ""
+    pod_of: Callable[[str], BoundPod | None] = lambda _uid: None
     report_only: bool = False
 
 
@@ -79,19 +80,29 @@ def trace_of(asked: Asked) -> AllocationTrace | None:
         ledger_unknown=unknown,
         is_authentic=None if pod is None else _is_authentic(asked, pod),
         node=asked.fleet.nodes.get(place),
-        name_of=asked.name_of,
+        pod_of=asked.pod_of,
         report_only=asked.report_only,
-        allowed=None if pod is None else _allowed(asked.recent, pod),
+        has_keys=asked.ids is not None,
+        allowed=None if pod is None else _answer(asked.recent, pod, "allowed"),
+        would_refuse=None if pod is None else _answer(asked.recent, pod, "reported"),
         now_ns=asked.now_ns,
     )
     return AllocationTrace(
         case=case,
         stages=stages(case),
-        explanation=asked.explanation,
+        explanation=_explanation(asked, pod),
         given="" if pod is None or not pod.node else pod.annotations.get(GIVEN_GUARANTEE, ""),
         recent=asked.recent,
         others=tuple(x for x in named if x[1].pod.uid != uid),
     )
+
+
+def _explanation(asked: Asked, pod: PodDocument | None) -> PodExplanation | None:
+    """Of a pod that has ended nothing but what it asked for: it waits for no node."""
+    found = asked.explanation
+    if found is None or pod is None or not pod.has_ended:
+        return found
+    return PodExplanation(needs=found.needs)
 
 
 def _named(asked: Asked) -> Iterator[Part]:
@@ -131,9 +142,9 @@ def _last_uid(named: tuple[Part, ...], recent: Recent) -> str:
     return held or next((x for x in seen if isinstance(x, str) and x), "")
 
 
-def _allowed(recent: Recent, pod: PodDocument) -> LogRecord | None:
+def _answer(recent: Recent, pod: PodDocument, decision: str) -> LogRecord | None:
     """The last answer that fits, for the pod may have been refused or bound in vain before."""
-    wanted = (RecordKind.BIND_DECISION, "allowed", pod.uid, pod.node)
+    wanted = (RecordKind.BIND_DECISION, decision, pod.uid, pod.node)
     for x in reversed(recent.records):
         if (x.kind, x.decision, x.refs.get("uid"), x.refs.get("node")) == wanted:
             return x

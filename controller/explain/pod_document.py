@@ -13,6 +13,8 @@ from controller.placement.keys import ASSIGNED_UUIDS
 from controller.placement.pod import Metadata, Pod, PodDecodeError, PodStatus
 
 _ENDED = frozenset({"Succeeded", "Failed"})
+_MIRROR = "kubernetes.io/config.mirror"
+"""What kubelet writes on the API server's copy of a static pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class PodDocument:
     started_at: str
     """When the first of its containers started, by kubelet."""
     annotations: Mapping[str, str]
+
+    @property
+    def static_uid(self) -> str:
+        """The UID that its node knows a static pod by; empty for other pods."""
+        return self.annotations.get(_MIRROR, "")
 
     @property
     def has_ended(self) -> bool:

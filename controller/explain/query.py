@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from controller.binding.request import PodsUnavailableError
+from controller.binding.request import BoundPod, PodsUnavailableError
 from controller.explain.pod import AllocationTrace, Asked, trace_of
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.reservation_id import ReservationIds
@@ -35,8 +35,8 @@ class PodQuery:
     recent: Callable[[str], Recent]
     """The last records about a subject; blocks, and raises OSError."""
     clock: Clock
-    name_of: Callable[[str], str] = lambda _uid: ""
-    """`namespace/name` of the bound pod of a UID; empty where there is none."""
+    pod_of: Callable[[str], BoundPod | None] = lambda _uid: None
+    """The bound pod of a UID, of a static pod also by that of its node."""
     report_only: bool = False
     judge: Callable[[bytes], FitReport] = lambda _pod: FitReport((), {}, None)
     """What every node is to a pod; raises PodDecodeError."""
@@ -74,7 +74,7 @@ class PodQuery:
             ids=self.ids,
             recent=await asyncio.to_thread(self._recent, f"pod/{namespace}/{name}"),
             now_ns=self.clock.boottime_ns(),
-            name_of=self.name_of,
+            pod_of=self.pod_of,
             report_only=self.report_only,
         )
         return await asyncio.to_thread(trace_of, asked)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from controller.binding.request import BoundPod
 from controller.explain.pod_document import PodDocument
 from controller.fleet.view import Acceptance, NodeState, NodeView
 from controller.ledger.record import Holder, HolderState, Origin, key_of
@@ -19,13 +20,15 @@ from controller.placement.requirements import Requirements, RequirementsInvalid,
 from controller.policy import NodeMode
 from gpuwarden.audit.record import LogRecord
 from gpuwarden.counted import counted
-from gpuwarden.evidence.model import GpuProcess
+from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.evidence.use_rules import device_uuid
 from gpuwarden.moment import rfc3339
 
 LISTED: Final = 8
 """Of what can be many, so many are named."""
 _MAX_CHARS: Final = 400
+_SLICE: Final = "::"
+"""In kubelet's id of a time-sliced device."""
 
 
 class StageName(StrEnum):
@@ -96,12 +99,16 @@ class Case:
     it has none, or there are no keys."""
     node: NodeView | None
     """Where it is bound, or else reserved."""
-    name_of: Callable[[str], str] = lambda _uid: ""
-    """`namespace/name` of the bound pod of a UID; empty where there is none."""
+    pod_of: Callable[[str], BoundPod | None] = lambda _uid: None
+    """The bound pod of a UID, which for a static pod may be the one on its node."""
     report_only: bool = False
     """Whether nothing is reserved or refused, whatever is decided."""
+    has_keys: bool = True
+    """Whether there are keys for reservation ids: without them nothing is recorded."""
     allowed: LogRecord | None = None
     """The binding webhook's answer that let it on its node, where this replica gave it."""
+    would_refuse: LogRecord | None = None
+    """The one that would have refused it there, in report-only mode; likewise."""
     now_ns: int
     """CLOCK_BOOTTIME."""
 
@@ -115,6 +122,12 @@ class Case:
         """Whether it asks for anything of gpuwarden."""
         needs = self.needs
         return isinstance(needs, RequirementsInvalid) or (needs is not None and needs.managed)
+
+    @property
+    def asks_no_gpu(self) -> bool:
+        """Whether it is known to ask gpuwarden for none."""
+        needs = self.needs
+        return isinstance(needs, Requirements) and not (needs.managed and needs.count)
 
     @property
     def mode(self) -> NodeMode | None:
@@ -191,18 +204,21 @@ _MADE_BY: Final = {
 
 
 def _held(case: Case) -> Stage:
-    entry, holder = case.parts[0]
-    lacks = {key_of(x) for x in holder.gpus} - {key_of(x) for x in case.reserved}
-    states = dict.fromkeys(part.state.value for _, part in case.parts)
-    lines = [f"{' and '.join(states)} on {entry.record.node}, {_MADE_BY[holder.origin]}"]
-    if holder.was_lost:
+    holders = [holder for _, holder in case.parts]
+    lacks = keys_of(x for holder in holders for x in holder.gpus) - keys_of(case.reserved)
+    states, nodes = (x.state.value for x in holders), (x.record.node for x, _ in case.parts)
+    made_by = (_MADE_BY[x.origin] for x in holders)
+    lines = [f"{_each(states)} on {_each(nodes)}, {_each(made_by)}"]
+    if any(x.was_lost for x in holders):
         lines.append("the ledger had lost it, and it was written again for the living pod")
-    if entry.record.share is not None:
-        others = len(entry.record.holders) - 1
-        lines.append(f"shared with {counted(others, 'other')} under {entry.record.share.entry}")
+    shared = next((x.record for x, _ in case.parts if x.record.share is not None), None)
+    if shared is not None and shared.share is not None:
+        others = len(shared.holders) - 1
+        lines.append(f"shared with {counted(others, 'other')} under {shared.share.entry}")
     if lacks:
         lines.append(f"no records of {listed(sorted(lacks))}")
-    lines.append(f"reservation {holder.reservation}")
+    names = tuple(dict.fromkeys(x.reservation for x in holders))
+    lines.append(f"{'reservation' if len(names) == 1 else 'reservations'} {listed(names)}")
     made = min((x.made_at for x, _ in case.parts if x.made_at), default="")
     state = StageState.MISSING if lacks else StageState.REACHED
     return Stage(
@@ -210,30 +226,53 @@ def _held(case: Case) -> Stage:
     )
 
 
+def _each(words: Iterable[str]) -> str:
+    """Each once."""
+    return " and ".join(dict.fromkeys(words))
+
+
 def _not_held(case: Case) -> tuple[StageState, str]:
-    pod, needs = case.pod, case.needs
+    pod = case.pod
+    if case.asks_no_gpu:
+        of_none = "nothing is reserved for a pod without a GPU requirement"
+        of_managed = "it asks for no GPU, so nothing is reserved"
+        return StageState.UNNEEDED, of_managed if case.managed else of_none
     if case.is_over:
         return StageState.OVER, "the ledger holds nothing for it"
-    if not case.managed:
-        return StageState.UNNEEDED, "nothing is reserved for a pod without a GPU requirement"
-    if isinstance(needs, Requirements) and not needs.count:
-        return StageState.UNNEEDED, "it asks for no GPU, so nothing is reserved"
-    if pod is None or not pod.node:
-        return StageState.WAITING, "nothing is reserved before it is bound"
-    return _bound_without(case, pod)
-
-
-def _bound_without(case: Case, pod: PodDocument) -> tuple[StageState, str]:
-    if RESERVATION_ID in pod.annotations:
-        return (
-            StageState.MISSING,
-            "the pod carries a reservation id, and the ledger has no record of it",
-        )
-    if case.mode is not NodeMode.ENV:
-        return StageState.UNNEEDED, "on this node kubelet chooses the GPUs, and counts them"
+    if pod is not None and RESERVATION_ID in pod.annotations and pod.node:
+        text = "the pod carries a reservation id, and the ledger has no record of it"
+        return StageState.MISSING, text
     if case.report_only:
         return StageState.UNNEEDED, "report-only: nothing is reserved"
-    return StageState.MISSING, "it is bound, and nothing was reserved for it"
+    if pod is None or not pod.node:
+        return StageState.WAITING, "nothing is reserved before it is bound"
+    return _bound_without(case, pod.node)
+
+
+def _bound_without(case: Case, node: str) -> tuple[StageState, str]:
+    match case.mode:
+        case None:
+            return StageState.UNKNOWN, f"gpuwarden has no evidence of {node}, nor knows its mode"
+        case NodeMode.ENV:
+            return StageState.MISSING, "it is bound, and nothing was reserved for it"
+        case NodeMode.PLUGIN:
+            return _before_record(case)
+        case NodeMode.PER_GPU | NodeMode.DRA:
+            return StageState.UNNEEDED, f"nothing is reserved on a node of mode {case.mode}"
+
+
+def _before_record(case: Case) -> tuple[StageState, str]:
+    """Kubelet chooses, and gpuwarden records that from the node's reports."""
+    if not case.has_keys:
+        text = "what kubelet gave it is not recorded: admission.idKeys is not set"
+        return StageState.UNNEEDED, text
+    if _given_devices(case) and not _given_gpus(case):
+        text = "kubelet's ids of its devices name no GPU, so none can be recorded"
+        return StageState.UNKNOWN, text
+    return StageState.WAITING, "recorded once two reports of the node show what kubelet gave it"
+
+
+_NEVER_BOUND: Final = "it has ended, and was bound to no node"
 
 
 def bound(case: Case) -> Stage:
@@ -245,10 +284,13 @@ def bound(case: Case) -> Stage:
         )
     if not pod.node:
         text = "" if pod.scheduled is None else pod.scheduled.text
-        lines = cut(f"scheduler: {text}" if text else "no scheduler has said anything yet")
+        lines = cut(f"scheduler: {text}") if text else ()
         at = "" if pod.scheduled is None else pod.scheduled.at
-        state = StageState.OVER if pod.has_ended else StageState.WAITING
-        return Stage(StageName.BOUND, state, at, source, findings=lines)
+        if pod.has_ended:
+            lines = (_NEVER_BOUND, *lines)
+            return Stage(StageName.BOUND, StageState.OVER, at, source, findings=lines)
+        lines = lines or ("no scheduler has said anything yet",)
+        return Stage(StageName.BOUND, StageState.WAITING, at, source, findings=lines)
     wrong = tuple(_against_binding(case, pod))
     at = "" if pod.scheduled is None else pod.scheduled.at
     lines = (f"node {pod.node}", *_said_of_binding(case, pod), *wrong)
@@ -282,6 +324,9 @@ def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
     if case.allowed is not None:
         seq, at = case.allowed.seq, case.allowed.ts
         yield f"the binding webhook allowed it at {at}, by the evidence shown here: record {seq}"
+    elif case.would_refuse is not None:
+        seq, codes = case.would_refuse.seq, ", ".join(case.would_refuse.codes)
+        yield f"report-only: the binding webhook would have refused it with {codes}: record {seq}"
     if case.is_authentic:
         yield "gpuwarden issued its reservation id for this pod, node and GPUs"
     elif case.is_authentic is False and _is_on_record(case, pod):
@@ -313,9 +358,12 @@ def nvml(case: Case) -> Stage:
 
 def _from_evidence(name: StageName, case: Case, read: _Reading) -> Stage:
     if case.node is None or case.node.acceptance is None:
-        if case.pod is not None and not case.pod.node and not case.pod.has_ended:
-            return Stage(name, StageState.WAITING, findings=("it is bound to no node yet",))
+        if case.pod is not None and not case.pod.node:
+            text = _NEVER_BOUND if case.is_over else "it is bound to no node yet"
+            return Stage(name, _unused(case), findings=(text,))
         text = "no accepted evidence of its node is known"
+        if case.pod is None and case.node is None:
+            text = "where it ran is not known any more"
         return Stage(name, StageState.UNKNOWN, findings=(text,))
     accepted = case.node.acceptance
     state, gpus, lines = read(case, accepted)
@@ -335,28 +383,48 @@ def _from_evidence(name: StageName, case: Case, read: _Reading) -> Stage:
 
 def _given(case: Case, accepted: Acceptance) -> _Said:
     started = () if case.pod is None else _started(case.pod)
-    of_pod = (case.namespace, case.name)
-    found = accepted.allocations
-    devices = [x.device for x in found or () if (x.namespace, x.pod) == of_pod]
-    gpus = tuple(dict.fromkeys(uuid for x in devices if (uuid := device_uuid(x)) is not None))
-    state, text = _judged(case, devices, gpus, is_read=found is not None)
+    gpus = _given_gpus(case)
+    state, text = _judged(case, gpus, is_read=accepted.allocations is not None)
     return state, gpus, (*((text,) if text else ()), *started)
 
 
-def _judged(
-    case: Case, devices: list[str], gpus: tuple[str, ...], *, is_read: bool
-) -> tuple[StageState, str]:
+def _allocations(case: Case) -> tuple[Allocation, ...]:
+    """Of the node's pods, as its evidence has them."""
+    accepted = None if case.node is None else case.node.acceptance
+    return () if accepted is None else accepted.allocations or ()
+
+
+def _given_devices(case: Case) -> list[str]:
+    """What kubelet has given to a pod of its name."""
+    of_pod = (case.namespace, case.name)
+    return [x.device for x in _allocations(case) if (x.namespace, x.pod) == of_pod]
+
+
+def _given_gpus(case: Case) -> tuple[str, ...]:
+    found = map(device_uuid, _given_devices(case))
+    return tuple(dict.fromkeys(x for x in found if x is not None))
+
+
+def _judged(case: Case, gpus: tuple[str, ...], *, is_read: bool) -> tuple[StageState, str]:
     if case.mode is NodeMode.ENV:
         if gpus:
             return StageState.MISMATCH, "kubelet gave GPUs on an env node"
         return StageState.UNNEEDED, "on an env node kubelet gives no GPUs"
     if not is_read:
         return StageState.UNKNOWN, "kubelet was not asked, or gave no answer"
-    if not devices:
+    if not _given_devices(case):
         return _unused(case), "kubelet shows no device of it"
-    if case.parts and keys_of(gpus) != keys_of(case.reserved):
-        return StageState.MISMATCH, "not the GPUs that the ledger holds for it"
-    return StageState.REACHED, ""
+    return _against_ledger(case, gpus)
+
+
+def _against_ledger(case: Case, gpus: tuple[str, ...]) -> tuple[StageState, str]:
+    given, held = keys_of(gpus), keys_of(case.reserved)
+    if not case.parts or given == held:
+        return StageState.REACHED, "kubelet still shows it as given" if case.is_over else ""
+    if held < given and all(holder.origin is Origin.KUBELET for _, holder in case.parts):
+        later = listed([x for x in gpus if key_of(x) not in held])
+        return StageState.REACHED, f"not recorded yet: {later}"
+    return StageState.MISMATCH, "not the GPUs that the ledger holds for it"
 
 
 def _started(pod: PodDocument) -> tuple[str, ...]:
@@ -366,31 +434,64 @@ def _started(pod: PodDocument) -> tuple[str, ...]:
 def _used(case: Case, accepted: Acceptance) -> _Said:
     if accepted.processes is None:
         return StageState.UNKNOWN, (), ("the driver did not list processes",)
-    mine = [x for x in accepted.processes if x.pod_uid is not None and x.pod_uid == case.uid]
+    processes = [GpuProcess(x.gpu, x.pid, _known_uid(case, x.pod_uid)) for x in accepted.processes]
+    mine = [x for x in processes if x.pod_uid is not None and x.pod_uid == case.uid]
     gpus = tuple(dict.fromkeys(x.gpu for x in mine))
     own = keys_of(case.reserved or (() if case.is_over else case.assigned))
+    if case.parts and case.mode is NodeMode.PLUGIN:
+        own |= keys_of(_given_gpus(case))
     wrong = []
     strange = sorted(x for x in gpus if own and not own & keys_of(accepted.with_parts(x)))
     if strange:
         wrong.append(f"it uses {listed(strange)}, which is not its own")
-    foreign = [x for x in accepted.processes if _is_foreign(case, accepted, own, x)]
+    foreign = [x for x in processes if _is_foreign(case, accepted, own, x)]
     wrong += [
         f"process {x.pid} of {_whose(case, x.pod_uid)} uses {x.gpu} too" for x in foreign[:LISTED]
     ]
+    beside = _beside(case)
     if wrong:
-        return StageState.MISMATCH, gpus, tuple(wrong)
+        return StageState.MISMATCH, gpus, (*wrong, *beside)
     if mine:
         still = ("the pod has ended, and something of it still runs",) if case.is_over else ()
-        return StageState.REACHED, gpus, (f"processes of it: {len(mine)}", *still)
-    return _unused(case), (), ("no process of it",)
+        return StageState.REACHED, gpus, (f"processes of it: {len(mine)}", *still, *beside)
+    return _unused(case), (), ("no process of it", *beside)
+
+
+def _known_uid(case: Case, uid: str | None) -> str | None:
+    """As the API server has it: a node knows a static pod by another."""
+    if uid is None or uid == case.uid:
+        return uid
+    if case.pod is not None and uid == case.pod.static_uid:
+        return case.uid
+    found = case.pod_of(uid)
+    return uid if found is None or found.pod.uid is None else found.pod.uid
+
+
+def _beside(case: Case) -> Iterable[str]:
+    """That kubelet gave slices of its GPUs to others, who may run there."""
+    own = frozenset() if case.is_over else keys_of(_given_gpus(case))
+    others = {
+        (x.namespace, x.pod): device_uuid(x.device)
+        for x in _allocations(case)
+        if _is_slice_of(own, x) and (x.namespace, x.pod) != (case.namespace, case.name)
+    }
+    if others:
+        gpus = listed(sorted(frozenset(filter(None, others.values()))))
+        yield f"kubelet gave slices of {gpus} to {counted(len(others), 'other pod')}"
+
+
+def _is_slice_of(cards: frozenset[str], one: Allocation) -> bool:
+    return _SLICE in one.device and key_of(device_uuid(one.device) or "") in cards
 
 
 def _whose(case: Case, uid: str | None) -> str:
     """A pod, as a person can look it up."""
     if uid is None:
         return "no pod"
-    name = case.name_of(uid)
-    return f"pod {name}" if name else f"pod UID {uid} (unknown to the API server)"
+    found = case.pod_of(uid)
+    if found is None:
+        return f"pod UID {uid} (unknown to the API server)"
+    return f"pod {found.pod.namespace}/{found.pod.name}"
 
 
 def _is_foreign(case: Case, accepted: Acceptance, own: frozenset[str], one: GpuProcess) -> bool:
@@ -402,12 +503,25 @@ def _is_foreign(case: Case, accepted: Acceptance, own: frozenset[str], one: GpuP
         return True
     if any(_holds(case, x, one.pod_uid) for x in cards):
         return False
+    if _is_to_be_recorded(case, cards, one.pod_uid):
+        return False
     return key_of(one.gpu) in own or not _may_be_given(case, accepted, cards - own)
 
 
 def _holds(case: Case, card: str, uid: str) -> bool:
     entry = None if case.ledger is None else case.ledger.get(card)
     return entry is not None and entry.record.of_pod(uid) is not None
+
+
+def _is_to_be_recorded(case: Case, cards: frozenset[str], uid: str) -> bool:
+    """Whether kubelet gave a slice to a managed pod, whose record comes with the next reports."""
+    found = case.pod_of(uid)
+    if found is None or found.needs is None:
+        return False
+    of_pod = (found.pod.namespace, found.pod.name)
+    return any(
+        (x.namespace, x.pod) == of_pod and _is_slice_of(cards, x) for x in _allocations(case)
+    )
 
 
 def _may_be_given(case: Case, accepted: Acceptance, others: frozenset[str]) -> bool:
@@ -417,14 +531,14 @@ def _may_be_given(case: Case, accepted: Acceptance, others: frozenset[str]) -> b
     """
     if case.ledger is None or (case.mode is NodeMode.PLUGIN and accepted.allocations is None):
         return bool(others)
-    given = (device_uuid(x.device) for x in accepted.allocations or ())
+    given = (device_uuid(x.device) for x in _allocations(case))
     return bool(others & keys_of(x for x in given if x is not None))
 
 
 def _unused(case: Case) -> StageState:
-    if case.is_over:
-        return StageState.OVER
-    return StageState.WAITING if case.managed or case.parts else StageState.UNNEEDED
+    if case.asks_no_gpu and not case.parts:
+        return StageState.UNNEEDED
+    return StageState.OVER if case.is_over else StageState.WAITING
 
 
 def stages(case: Case) -> tuple[Stage, ...]:

@@ -11,7 +11,6 @@ from typing import Final, Generic, TypeVar
 from controller.access import CallerKind, present_caller
 from controller.admission.made_pods import namespace_of
 from controller.audit.past_classes import PastClasses
-from controller.binding.request import BoundPods
 from controller.explain.fit import FitQuery
 from controller.explain.gpus import Holders, holders_in, nobody
 from controller.explain.protection import ProtectionQuery
@@ -142,7 +141,7 @@ def pod_query(
         ids=None if binding is None else binding.ids,
         recent=partial(records_about, settings.audit.dir),
         clock=clock,
-        name_of=partial(_name_of, cluster.bound_pods),
+        pod_of=cluster.bound_pods.with_uid,
         report_only=is_report_only(settings),
     )
 
@@ -203,11 +202,6 @@ def placement_service(
         use=None if binding is None else binding.use_now,
         about_pods=about_pods,
     )
-
-
-def _name_of(pods: BoundPods, uid: str) -> str:
-    found = pods.with_uid(uid)
-    return "" if found is None else f"{found.pod.namespace}/{found.pod.name}"
 
 
 def _labels_of(policy: Policy) -> LabelsOf:

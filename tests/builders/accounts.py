@@ -10,10 +10,10 @@ from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.ledger.reservation_id import ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.placement.explanation import explain_bound, explain_waiting
+from controller.placement.explanation import PodExplanation, explain_bound, explain_waiting
 from controller.placement.keys import RequirementRules
 from controller.placement.pod import decode_pod
-from controller.placement.requirements import parse_requirements
+from controller.placement.requirements import Requirements, parse_requirements
 from controller.policy import NodeMode
 from gpuwarden.audit.reading import Recent
 from gpuwarden.evidence.model import Allocation, GpuProcess
@@ -126,11 +126,12 @@ def account(
     if body is not None:
         pod = decode_pod(body)
         needs, here = parse_requirements(pod, RequirementRules()), scene(*nodes)
-        explanation = (
-            explain_bound(needs, here, pod.spec.node_name)
-            if pod.spec.node_name
-            else explain_waiting(needs, here, frozenset())
-        )
+        if isinstance(needs, Requirements) and not needs.managed:
+            explanation = PodExplanation(needs=needs)
+        elif pod.spec.node_name:
+            explanation = explain_bound(needs, here, pod.spec.node_name)
+        else:
+            explanation = explain_waiting(needs, here, frozenset())
     asked = Asked(
         namespace="team-a",
         name="train-0",

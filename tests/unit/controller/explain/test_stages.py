@@ -5,12 +5,17 @@ from typing import Any
 
 import pytest
 
+from controller.binding.request import BoundPod
 from controller.explain.pod import AllocationTrace
 from controller.explain.stages import Stage, StageName, StageState
-from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.fleet.view import NodeView
+from controller.ledger.record import GpuRecord, HolderState, Origin, PodRef
 from controller.ledger.release import GivenGpu, UseReport, allocation_recorded
 from controller.ledger.reservation_id import ReservationIds, ReservationKey
+from controller.placement.requirements import Requirements
 from controller.policy import NodeMode
+from gpuwarden.audit.reading import Recent
+from gpuwarden.audit.record import decode_record
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.accounts import (
@@ -34,11 +39,13 @@ from tests.builders.accounts import (
     process,
     waiting_document,
 )
+from tests.builders.audit_log import GENESIS, line
 from tests.builders.fleet_views import past
 from tests.builders.ledger import CALL, SHARE, holder
 
 # --- What each stage says, and where two of them do not agree
 
+THIRD_GPU = "GPU-gpu-1-2"
 FIVE = [StageName.REQUIRED, StageName.RESERVED, StageName.BOUND, StageName.KUBELET, StageName.NVML]
 EMPTY_ERA = "1970-01-01T00:00:00.000Z"
 """When the builders' evidence was accepted."""
@@ -56,6 +63,11 @@ def stage(name: StageName, *args: Any, **more: Any) -> Stage:
 
 def states(found: AllocationTrace) -> list[StageState]:
     return [x.state for x in found.stages]
+
+
+def _uuid(gpu: str) -> str:
+    """As the driver writes UUIDs: kubelet's other names of devices are none."""
+    return f"GPU-00000000-0000-0000-0000-00000000000{gpu[-1]}"
 
 
 def test_a_pod_that_has_what_it_was_given_on_an_env_node() -> None:
@@ -135,7 +147,9 @@ def test_a_managed_pod_without_a_gpu_needs_no_reservation() -> None:
         (REQUIREMENT | TOLD, NodeMode.ENV, StageState.MISSING),
         (REQUIREMENT, NodeMode.ENV, StageState.MISSING),
         (REQUIREMENT | TOLD, NodeMode.PLUGIN, StageState.MISSING),
-        (REQUIREMENT, NodeMode.PLUGIN, StageState.UNNEEDED),
+        (REQUIREMENT, NodeMode.PLUGIN, StageState.WAITING),
+        (REQUIREMENT, NodeMode.PER_GPU, StageState.UNNEEDED),
+        (REQUIREMENT, NodeMode.DRA, StageState.UNNEEDED),
     ],
 )
 def test_a_bound_pod_that_the_ledger_does_not_know(
@@ -143,6 +157,81 @@ def test_a_bound_pod_that_the_ledger_does_not_know(
 ) -> None:
     document = pod_document(annotations)
     assert stage(StageName.RESERVED, document, node=node_of(mode=mode)).state is state
+
+
+def test_kubelet_s_allocation_is_recorded_later() -> None:
+    """The record comes with a later report, so until then the pod lacks nothing."""
+    found = told(pod_document(REQUIREMENT), node=node_of(process(), mode=NodeMode.PLUGIN))
+    assert (found.stages[1].state, found.is_wrong) == (StageState.WAITING, False)
+    text = "recorded once two reports of the node show what kubelet gave it"
+    assert found.stages[1].findings == (text,)
+
+
+@pytest.mark.parametrize(
+    ("node", "changes", "state", "text"),
+    [
+        (
+            node_of(mode=NodeMode.PLUGIN),
+            {"ids": None},
+            StageState.UNNEEDED,
+            "what kubelet gave it is not recorded: admission.idKeys is not set",
+        ),
+        (
+            node_of(mode=NodeMode.PLUGIN),
+            {"report_only": True},
+            StageState.UNNEEDED,
+            "report-only: nothing is reserved",
+        ),
+        (
+            node_of(mode=NodeMode.PLUGIN, allocations=(given("0"),)),
+            {},
+            StageState.UNKNOWN,
+            "kubelet's ids of its devices name no GPU, so none can be recorded",
+        ),
+        (
+            replace(node_of(), name="gpu-2"),
+            {},
+            StageState.UNKNOWN,
+            "gpuwarden has no evidence of gpu-1, nor knows its mode",
+        ),
+        (
+            node_of(mode=NodeMode.PER_GPU),
+            {},
+            StageState.UNNEEDED,
+            "nothing is reserved on a node of mode per-gpu",
+        ),
+    ],
+    ids=["no keys", "report-only", "ids without UUIDs", "unknown node", "another mode"],
+)
+def test_where_no_record_will_come(
+    node: NodeView, changes: dict[str, Any], state: StageState, text: str
+) -> None:
+    found = stage(StageName.RESERVED, pod_document(REQUIREMENT), node=node, **changes)
+    assert (found.state, found.findings) == (state, (text,))
+
+
+def test_a_waiting_pod_in_report_only_mode_waits_for_no_reservation() -> None:
+    found = stage(StageName.RESERVED, waiting_document(), report_only=True)
+    assert found.state is StageState.UNNEEDED
+
+
+def test_each_reservation_of_the_pod_is_named() -> None:
+    """On a plugin node each GPU is a reservation of its own."""
+    second = held(gpu=OTHER_GPU, reservation="v1.k1.other")
+    found = stage(StageName.RESERVED, pod_document(), held(), second)
+    assert (found.state, found.gpus) == (StageState.REACHED, (GPU, OTHER_GPU))
+    assert f"reservations {ID}, v1.k1.other" in found.findings
+
+
+def test_what_each_reservation_lacks_is_missing() -> None:
+    """Not only what the first of them does."""
+    holder_of_both = replace(
+        held(gpu=OTHER_GPU).holders[0], gpus=(GPU, OTHER_GPU, THIRD_GPU), reservation="v1.k1.other"
+    )
+    second = replace(held(gpu=OTHER_GPU), holders=(holder_of_both,))
+    found = stage(StageName.RESERVED, pod_document(), held(), second)
+    assert found.state is StageState.MISSING
+    assert f"no records of {THIRD_GPU.lower()}" in found.findings
 
 
 def test_a_reservation_that_lacks_a_gpu() -> None:
@@ -274,6 +363,47 @@ def test_what_kubelet_gave(
     assert text is None or any(text in x for x in found.findings)
 
 
+def of_kubelet(*gpus: str) -> list[GpuRecord]:
+    return [
+        held(gpu=x, reservation=f"v1.k1.{n}", origin=Origin.KUBELET, restored=True)
+        for n, x in enumerate(gpus)
+    ]
+
+
+def test_a_gpu_that_is_not_recorded_yet_is_no_mismatch() -> None:
+    """Each GPU of kubelet's is recorded for itself, one after the other."""
+    gpus = (_uuid(GPU), _uuid(OTHER_GPU))
+    node = node_of(*map(process, gpus), mode=NodeMode.PLUGIN, allocations=tuple(map(given, gpus)))
+    document = pod_document(REQUIREMENT)
+    found = told(document, *of_kubelet(gpus[0]), node=node)
+    assert (found.stages[3].state, found.stages[4].state) == (StageState.REACHED,) * 2
+    assert f"not recorded yet: {gpus[1]}" in found.stages[3].findings
+    assert not found.is_wrong
+    whole = told(document, *of_kubelet(*gpus), node=node)
+    assert not any("recorded" in x for x in whole.stages[3].findings)
+    fewer = node_of(mode=NodeMode.PLUGIN, allocations=(given(gpus[0]),))
+    assert told(document, *of_kubelet(*gpus), node=fewer).is_wrong
+    claimed = [
+        replace(x, holders=(replace(x.holders[0], origin=Origin.ADMISSION),))
+        for x in of_kubelet(gpus[0])
+    ]
+    assert told(document, *claimed, node=node).is_wrong
+
+
+@pytest.mark.parametrize("mode", [NodeMode.PLUGIN, NodeMode.ENV])
+def test_a_pod_that_asks_for_no_gpu_waits_for_none(mode: NodeMode) -> None:
+    found = told(pod_document({"gpuwarden.dev/min-level": "L0"}), node=node_of(mode=mode))
+    assert states(found)[3:] == [StageState.UNNEEDED] * 2
+    waiting = pod_document({"gpuwarden.dev/min-level": "L0"}, node="", phase="Pending")
+    assert states(told(waiting))[3:] == [StageState.UNNEEDED] * 2
+
+
+def test_a_pod_whose_requirement_cannot_be_read_may_still_get_gpus() -> None:
+    document = pod_document({"gpuwarden.dev/min-level": "L9"})
+    found = told(document, node=node_of(mode=NodeMode.PLUGIN))
+    assert states(found)[1:] == [StageState.WAITING, StageState.REACHED, *[StageState.WAITING] * 2]
+
+
 def test_another_pod_s_devices_are_not_its_own() -> None:
     foreign = Allocation("team-b", "train-0", "main", "nvidia.com/gpu", _uuid(GPU))
     node = node_of(mode=NodeMode.PLUGIN, allocations=(foreign,))
@@ -393,6 +523,76 @@ def test_pods_of_its_share_group_are_not_unreserved_use() -> None:
     assert stage(StageName.NVML, pod_document(), shared, node=node).state is StageState.REACHED
 
 
+def sliced(pod: str, number: int) -> Allocation:
+    namespace, _, name = pod.partition("/")
+    return Allocation(namespace, name, "main", "nvidia.com/gpu", f"{_uuid(GPU)}::{number}")
+
+
+def neighbour(needs: Requirements | None, uid: str = OTHER_UID) -> Any:
+    """Finds one other pod."""
+    found = BoundPod(PodRef("team-b", "infer-0", uid), NODE, needs)
+    return {OTHER_UID: found}.get
+
+
+BESIDE_IT = (sliced("team-a/train-0", 0), sliced("team-b/infer-0", 1), sliced("team-b/infer-0", 2))
+BOTH_RUN = (process(_uuid(GPU)), process(_uuid(GPU), OTHER_UID))
+
+
+def test_that_others_have_slices_of_its_gpu_is_said() -> None:
+    elsewhere = Allocation("team-b", "x", "main", "nvidia.com/gpu", f"{_uuid(OTHER_GPU)}::0")
+    whole = Allocation("team-b", "y", "main", "nvidia.com/gpu", _uuid(GPU))
+    node = node_of(mode=NodeMode.PLUGIN, allocations=(*BESIDE_IT, elsewhere, whole))
+    found = stage(StageName.NVML, pod_document(REQUIREMENT), node=node)
+    text = f"kubelet gave slices of {_uuid(GPU)} to 1 other pod"
+    assert found.findings == ("no process of it", text)
+    alone = node_of(mode=NodeMode.PLUGIN, allocations=(BESIDE_IT[0], elsewhere))
+    assert stage(StageName.NVML, pod_document(REQUIREMENT), node=alone).findings == (
+        "no process of it",
+    )
+    ended = stage(StageName.NVML, pod_document(REQUIREMENT, phase="Failed"), node=node)
+    assert ended.findings == ("no process of it",)
+
+
+def test_a_managed_pod_with_a_slice_is_at_home_before_its_record() -> None:
+    node = node_of(*BOTH_RUN, mode=NodeMode.PLUGIN, allocations=BESIDE_IT)
+    records = of_kubelet(_uuid(GPU))
+    managed = neighbour(Requirements(managed=True, count=1))
+    found = stage(StageName.NVML, pod_document(REQUIREMENT), *records, node=node, pod_of=managed)
+    assert found.state is StageState.REACHED
+    for allocations, pod_of in (
+        (BESIDE_IT, neighbour(None)),
+        (BESIDE_IT[:1], managed),
+        ((BESIDE_IT[0], Allocation("team-b", "infer-0", "m", "r", _uuid(GPU))), managed),
+        (BESIDE_IT, {}.get),
+    ):
+        node = node_of(*BOTH_RUN, mode=NodeMode.PLUGIN, allocations=allocations)
+        found = stage(StageName.NVML, pod_document(REQUIREMENT), *records, node=node, pod_of=pod_of)
+        assert found.state is StageState.MISMATCH
+
+
+STATIC_UID = "0123456789abcdef0123456789abcdef"
+"""By which the node knows a static pod; the API server's copy of it has another."""
+
+
+@pytest.mark.parametrize("status", [{}, {"phase": "Failed"}], ids=["runs", "has ended"])
+def test_a_static_pod_is_not_accused_of_its_own_process(status: dict[str, Any]) -> None:
+    document = pod_document(REQUIREMENT | {"kubernetes.io/config.mirror": STATIC_UID}, **status)
+    node = node_of(process(uid=STATIC_UID), mode=NodeMode.PLUGIN)
+    found = stage(StageName.NVML, document, *of_kubelet(GPU), node=node)
+    assert (found.state, found.findings[0]) == (StageState.REACHED, "processes of it: 1")
+
+
+def test_a_static_pod_beside_it_is_known_by_its_record() -> None:
+    other = holder(GPU, reservation="v1.k1.z", pod=PodRef("team-b", "infer-0", OTHER_UID))
+    both = replace(held(), holders=(held().holders[0], other))
+    static = dict.fromkeys((STATIC_UID, OTHER_UID), BoundPod(other.pod, NODE, None))
+    node = node_of(process(), process(uid=STATIC_UID))
+    found = stage(StageName.NVML, pod_document(), both, node=node, pod_of=static.get)
+    assert found.state is StageState.REACHED
+    found = stage(StageName.NVML, pod_document(), held(), node=node, pod_of=static.get)
+    assert found.findings == (f"process 7 of pod team-b/infer-0 uses {GPU} too",)
+
+
 def test_a_driver_that_does_not_list_processes() -> None:
     assert stage(StageName.NVML, pod_document(), held(), node=node_of(read=False)).state is (
         StageState.UNKNOWN
@@ -434,11 +634,6 @@ def _real(one: Allocation) -> Allocation:
     return Allocation(one.namespace, one.pod, one.container, one.resource, _uuid(one.device))
 
 
-def _uuid(gpu: str) -> str:
-    """As the driver writes UUIDs: kubelet's other names of devices are none."""
-    return f"GPU-00000000-0000-0000-0000-00000000000{gpu[-1]}"
-
-
 @pytest.mark.parametrize("report_only", [False, True])
 def test_in_report_only_mode_a_bound_pod_lacks_no_reservation(*, report_only: bool) -> None:
     """Nothing is reserved there, so nothing is missing."""
@@ -457,9 +652,32 @@ def test_in_report_only_mode_a_reservation_that_is_gone_is_still_missing() -> No
 
 
 def test_whose_process_it_is_stands_there_as_it_can_be_looked_up() -> None:
-    names = {OTHER_UID: "kube-system/exporter-gpu-1"}
+    exporter = BoundPod(PodRef("kube-system", "exporter-gpu-1", OTHER_UID), NODE, None)
     strange = node_of(process(), process(uid=OTHER_UID))
-    found = told(pod_document(), held(), node=strange, name_of=lambda uid: names.get(uid, ""))
+    found = told(pod_document(), held(), node=strange, pod_of={OTHER_UID: exporter}.get)
     assert found.stages[4].findings == (
         f"process 7 of pod kube-system/exporter-gpu-1 uses {GPU} too",
     )
+
+
+def test_a_pod_that_ended_before_it_was_bound_waits_for_nothing() -> None:
+    document = waiting_document()
+    document["status"]["phase"] = "Failed"
+    found = told(document)
+    assert states(found)[1:] == [StageState.OVER] * 4
+    assert found.stages[2].findings == (
+        "it has ended, and was bound to no node",
+        "scheduler: Unschedulable: 0/3 nodes are available",
+    )
+    assert found.explanation is not None
+    assert (found.explanation.passing, found.explanation.promise) == (0, None)
+
+
+def test_in_report_only_mode_the_answer_that_did_not_count_is_said() -> None:
+    refs = {"uid": UID, "node": NODE}
+    made = line(7, GENESIS, kind="bind.decision", decision="reported", codes=["A", "B"], refs=refs)
+    recent = Recent((decode_record(made.removesuffix(b"\n")),), MADE)
+    document = pod_document(REQUIREMENT)
+    found = stage(StageName.BOUND, document, recent=recent, report_only=True)
+    text = "report-only: the binding webhook would have refused it with A, B: record 7"
+    assert (found.state, found.findings) == (StageState.REACHED, ("node gpu-1", text))

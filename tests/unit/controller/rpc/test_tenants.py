@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from controller.access import Caller, CallerKind, Person, calling
+from controller.binding.request import BoundPod
 from controller.explain.tenant_messages import shown_reservations, shown_trace
 from controller.ledger.record import PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
@@ -73,7 +74,8 @@ def _everything(message: Any) -> Any:
 
 def test_a_trace_names_no_other_pod() -> None:
     foreign = process(uid=OTHER_UID)
-    found = account(pod_document(), held(), node=node_of(foreign), name_of=lambda _: SECRET)
+    secret = BoundPod(PodRef(SECRET, "infer-0", OTHER_UID), "gpu-1", None)
+    found = account(pod_document(), held(), node=node_of(foreign), pod_of=lambda _: secret)
     assert found is not None
     service_answer = trace_message(found, 0)
     assert SECRET in str(service_answer)
