@@ -14,6 +14,9 @@ from gpuwarden.counted import counted
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
 _FAULTY: Final = frozenset({"missing", "mismatch"})
+_GONE: Final = ""
+"""The phase of a pod that the API server does not have."""
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def why(
@@ -58,9 +61,64 @@ def cause_of(found: pb.ExplainPodResponse) -> tuple[str, str]:
     bad = next((x for x in found.stages if x.state in _FAULTY), None)
     if found.wrong and bad is not None:
         return f"{bad.name} is {bad.state}: {joined(bad.findings) or bad.source}", ""
-    if not found.managed:
+    if found.phase in {_GONE, *_ENDED}:
+        return _over(found), ""
+    if not found.managed and not _stage(found, "reserved").gpus:
         return "asks gpuwarden for nothing, so nothing of gpuwarden holds it back", ""
-    return _waiting(found) if waits(found) else ("is bound, and has what was reserved for it", "")
+    return _waiting(found) if waits(found) else _bound(found)
+
+
+def _stage(found: pb.ExplainPodResponse, name: str) -> pb.Stage:
+    return next((x for x in found.stages if x.name == name), pb.Stage())
+
+
+def _first(one: pb.Stage) -> str:
+    """What a stage says before all else."""
+    return next(iter(one.findings), one.state)
+
+
+def _over(found: pb.ExplainPodResponse) -> str:
+    """That it is gone or has ended, and what is left of it."""
+    said = ["is gone" if found.phase == _GONE else f"has ended ({found.phase})"]
+    reserved, runs = _stage(found, "reserved"), _stage(found, "nvml")
+    if found.phase != _GONE and _stage(found, "bound").state == "over":
+        said.append("was bound to no node")
+    if reserved.gpus:
+        said.append(f"still holds {joined(reserved.gpus)}: {_first(reserved)}")
+    elif reserved.state in {"over", "unneeded"}:
+        said.append("holds no GPU")
+    else:
+        said.append(f"whether it holds a GPU is not known: {_first(reserved)}")
+    if runs.state == "reached":
+        said.append(f"its processes still use {joined(runs.gpus)}")
+    return "; ".join(said)
+
+
+def _bound(found: pb.ExplainPodResponse) -> tuple[str, str]:
+    """What is reserved for a pod on a node, or why nothing is, or not yet."""
+    reserved, kubelet = _stage(found, "reserved"), _stage(found, "kubelet")
+    given = f"kubelet gave it {joined(kubelet.gpus)}" if kubelet.gpus else ""
+    if reserved.state == "reached":
+        return f"is bound; reserved for it: {joined(reserved.gpus)} ({_first(reserved)})", ""
+    said = ["is bound", *filter(None, (given,))]
+    if reserved.state == "waiting":
+        said += [] if given else [_first(kubelet)]
+        said.append(f"not recorded yet ({_first(reserved)})")
+    elif reserved.state == "unneeded":
+        said.append(_first(reserved))
+    else:
+        said.append(f"what is reserved for it is not known: {_first(reserved)}")
+    against = _reported(found) if found.report_only else ()
+    if against:
+        said.append(f"would have been refused: {joined(against)}")
+    return "; ".join(said), next(iter(against), "")
+
+
+def _reported(found: pb.ExplainPodResponse) -> tuple[str, ...]:
+    """Codes of the last decisions about it that would have been refusals."""
+    last = {x.kind: x for x in found.records if x.uid in {"", found.uid}}
+    codes = (code for x in last.values() if x.decision == "reported" for code in x.codes)
+    return tuple(dict.fromkeys(codes))
 
 
 def _waiting(found: pb.ExplainPodResponse) -> tuple[str, str]:

@@ -180,6 +180,7 @@ def account(**changes: Any) -> place.ExplainPodResponse:
     fields: dict[str, Any] = {
         "namespace": "team-a",
         "name": "train-0",
+        "phase": "Pending",
         "managed": True,
         "stages": [place.Stage(name="bound", state="waiting")],
         "rejections": [
@@ -252,11 +253,6 @@ def test_why_names_the_node_of_its_example_once(
         ({"managed": False}, 0, "asks gpuwarden for nothing"),
         ({"code": "SOMETHING_NEW", "detail": "d"}, 3, "is refused: SOMETHING_NEW d more:"),
         (
-            {"stages": [place.Stage(name="bound", state="reached")]},
-            0,
-            "is bound, and has what was reserved for it more:",
-        ),
-        (
             {
                 "wrong": True,
                 "stages": [place.Stage(name="nvml", state="mismatch", findings=["uses GPU-b"])],
@@ -271,6 +267,108 @@ def test_why_has_a_sentence_for_each_case(
 ) -> None:
     found = why(ask, fleet, account(**changes))
     assert found[0] == code
+    assert found[1].startswith(f"team-a/train-0: {said}")
+
+
+def bound(**stages: place.Stage) -> list[place.Stage]:
+    """The stages of a bound pod; `stages` by name."""
+    found = [place.Stage(name="bound", state="reached")]
+    for name, stage in stages.items():
+        found.append(place.Stage(name=name))
+        found[-1].MergeFrom(stage)
+    return found
+
+
+HELD = place.Stage(state="reached", gpus=["GPU-a", "GPU-b"], findings=["Confirmed on n", "more"])
+LEFT = place.Stage(state="reached", gpus=["GPU-a"], findings=["Releasing on n"])
+NONE_HELD = place.Stage(state="over", findings=["nothing"])
+LATER = place.Stage(state="waiting", findings=["later"])
+GIVES = place.Stage(state="reached", gpus=["GPU-a"])
+WOULD = [
+    place.PodRecord(kind="filter.decision", decision="reported", codes=["GPU_BUSY"]),
+    place.PodRecord(kind="filter.decision", decision="passed", codes=["GPU_BUSY"]),
+    place.PodRecord(kind="admission.decision", decision="reported", codes=["BYPASS_ENV"]),
+    place.PodRecord(kind="bind.decision", decision="reported", codes=["X"], uid="another"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"stages": bound(reserved=HELD)},
+            "is bound; reserved for it: GPU-a,GPU-b (Confirmed on n)",
+        ),
+        (
+            {"stages": bound(reserved=LATER, kubelet=GIVES)},
+            "is bound; kubelet gave it GPU-a; not recorded yet (later)",
+        ),
+        (
+            {
+                "stages": bound(
+                    reserved=LATER, kubelet=place.Stage(state="unknown", findings=["not asked"])
+                )
+            },
+            "is bound; not asked; not recorded yet (later)",
+        ),
+        (
+            {"stages": bound(reserved=place.Stage(state="unneeded", findings=["no GPU"]))},
+            "is bound; no GPU",
+        ),
+        (
+            {
+                "stages": bound(
+                    reserved=place.Stage(state="unneeded", findings=["report-only"]), kubelet=GIVES
+                ),
+                "report_only": True,
+                "records": WOULD,
+            },
+            "is bound; kubelet gave it GPU-a; report-only; would have been refused: BYPASS_ENV fix",
+        ),
+        (
+            {"stages": bound(reserved=place.Stage(state="unknown", findings=["unread"]))},
+            "is bound; what is reserved for it is not known: unread",
+        ),
+        ({"stages": bound(reserved=HELD), "managed": False}, "is bound; reserved for it: GPU-a"),
+        (
+            {"stages": bound(reserved=LEFT, nvml=place.Stage(state="over")), "phase": "Succeeded"},
+            "has ended (Succeeded); still holds GPU-a: Releasing on n more:",
+        ),
+        (
+            {"stages": bound(reserved=LEFT, nvml=GIVES), "phase": "", "managed": False},
+            "is gone; still holds GPU-a: Releasing on n; its processes still use GPU-a more:",
+        ),
+        (
+            {"stages": bound(reserved=NONE_HELD), "phase": "Succeeded"},
+            "has ended (Succeeded); holds no GPU more:",
+        ),
+        (
+            {
+                "stages": [
+                    place.Stage(name="bound", state="over"),
+                    place.Stage(name="reserved", state="over"),
+                ],
+                "phase": "Failed",
+            },
+            "has ended (Failed); was bound to no node; holds no GPU more:",
+        ),
+        (
+            {
+                "stages": [
+                    place.Stage(name="bound", state="over"),
+                    place.Stage(name="reserved", state="unknown", findings=["unread"]),
+                ],
+                "phase": "",
+            },
+            "is gone; whether it holds a GPU is not known: unread more:",
+        ),
+    ],
+)
+def test_why_tells_a_pod_that_does_not_wait_from_one_that_has_its_gpus(
+    ask: Cli, fleet: FakeFleetServer, changes: dict[str, Any], said: str
+) -> None:
+    found = why(ask, fleet, account(**{"rejections": [], **changes}))
+    assert found[0] == 0
     assert found[1].startswith(f"team-a/train-0: {said}")
 
 
