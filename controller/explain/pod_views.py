@@ -3,13 +3,14 @@
 The details are those of the allocation trace, in the words in which a person is shown it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from controller.explain.stages import StageName, StageState
+from controller.ledger.record import PodRef, PodSeen, PodSight
 from controller.ledger.store import LedgerSnapshot
 from controller.placement.explanation import NodeFit
 from gpuwarden.audit.record import RecordKind
@@ -19,18 +20,47 @@ from gpuwarden.wire.v1 import placement_pb2 as pb
 
 PENDING: Final = "pending"
 BOUND: Final = "bound"
+ENDED: Final = "ended"
 GONE: Final = "gone"
 
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """A managed pod that the API server has."""
+    """A pod that the API server has: one that is managed, or holds GPUs."""
 
     namespace: str
     name: str
     uid: str
     node: str
     """Empty until it is bound."""
+    has_ended: bool = False
+    """Succeeded or Failed."""
+
+    @property
+    def state(self) -> str:
+        """As a row has it."""
+        if self.has_ended:
+            return ENDED
+        return BOUND if self.node else PENDING
+
+
+def with_holders(
+    managed: Iterable[SeenPod], ledger: LedgerSnapshot, sight: Callable[[PodRef], PodSight]
+) -> Iterator[SeenPod]:
+    """The managed pods, and of the others those that hold GPUs and are in the cache of pods.
+
+    The others have ended, or their namespace is not enforced any more.
+    """
+    there = set()
+    for pod in managed:
+        there.add(pod.uid)
+        yield pod
+    for uid in ledger.by_pod:
+        if uid not in there:
+            ref = ledger.parts_of(uid)[0][1].pod
+            seen = sight(ref)
+            if isinstance(seen, PodSeen):
+                yield SeenPod(ref.namespace, ref.name or "", uid, seen.node, seen.has_ended)
 
 
 class PodRow(msgspec.Struct, frozen=True, rename="kebab"):
@@ -40,7 +70,8 @@ class PodRow(msgspec.Struct, frozen=True, rename="kebab"):
     name: str
     uid: str
     state: str
-    """pending, bound, or gone: it holds GPUs, and the API server has no such pod."""
+    """pending, bound, ended (it holds GPUs that are being released), or gone: it holds GPUs, and
+    the API server has no such pod."""
     node: str
     gpus: dict[str, str]
     """UUID to the state of its reservation."""
@@ -50,11 +81,12 @@ def pod_rows(seen: Iterable[SeenPod] | None, ledger: LedgerSnapshot) -> list[Pod
     """By namespace and name; `seen` is None where nothing knows pods."""
     rows: dict[str, PodRow] = {}
     for pod in seen or ():
-        state = BOUND if pod.node else PENDING
         held = ledger.parts_of(pod.uid)
+        if pod.has_ended and not held:
+            continue
         node = pod.node or (held[0][0].record.node if held else "")
         gpus = {x.record.gpu: holder.state.value for x, holder in held}
-        rows[pod.uid] = PodRow(pod.namespace, pod.name, pod.uid, state, node, gpus)
+        rows[pod.uid] = PodRow(pod.namespace, pod.name, pod.uid, pod.state, node, gpus)
     for uid in ledger.by_pod:
         if uid in rows:
             continue
@@ -149,10 +181,11 @@ class NodeVerdict(msgspec.Struct, frozen=True, rename="kebab"):
 def pod_detail(found: pb.ExplainPodResponse) -> PodDetail:
     """The trace, with what admission and filter have said between requirement and reservation."""
     stages = {x.name: _stage(x) for x in found.stages}
+    is_bound = stages[StageName.BOUND].state not in {StageState.WAITING, StageState.OVER}
     ordered = [
         stages[StageName.REQUIRED],
-        _decided("admitted", found.records, RecordKind.ADMISSION_DECISION, {"admitted", "allowed"}),
-        _decided("filtered", found.records, RecordKind.FILTER_DECISION, {"passed", "reported"}),
+        _decided(_ADMITTED, found, has_passed=bool(found.phase)),
+        _decided(_FILTERED, found, has_passed=is_bound),
         *(stages[x] for x in list(StageName)[1:]),
     ]
     return PodDetail(
@@ -189,17 +222,58 @@ def _stage(one: pb.Stage) -> StageView:
     )
 
 
-def _decided(
-    name: str, records: Sequence[pb.PodRecord], kind: RecordKind, good: set[str]
-) -> StageView:
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What a stage shows that is known by the audit log alone."""
+
+    name: str
+    kind: RecordKind
+    good: frozenset[str]
+    would_be: str
+    """What is said of a decision that report-only mode did not carry out."""
+    passed: str
+    """Why a refusal was not the last word."""
+
+
+_OVER: Final = frozenset({"", "Succeeded", "Failed"})
+"""Phases of a pod that waits for nothing; the first is of one that is gone."""
+_ADMITTED: Final = _Decision(
+    "admitted",
+    RecordKind.ADMISSION_DECISION,
+    frozenset({"admitted"}),
+    "would be denied",
+    "the pod exists: another request was meant, or another replica admitted it since",
+)
+_FILTERED: Final = _Decision(
+    "filtered",
+    RecordKind.FILTER_DECISION,
+    frozenset({"passed"}),
+    "would be rejected by every node",
+    "the pod is bound: another replica has let it pass since",
+)
+
+
+def _decided(one: _Decision, found: pb.ExplainPodResponse, *, has_passed: bool) -> StageView:
     """By the last decision of this replica that its log still has."""
-    last = next((x for x in reversed(records) if x.kind == kind), None)
+    last = next((x for x in reversed(found.records) if x.kind == one.kind), None)
+    if last is None and found.phase and not found.managed:
+        text = "gpuwarden decides nothing about a pod that asks it for nothing"
+        return StageView(one.name, StageState.UNNEEDED, "", "", "", [], [text])
     if last is None:
         text = "this replica's log has no decision about it; another replica's may"
-        return StageView(name, StageState.UNKNOWN, "", "audit log", "", [], [text])
-    lines = [f"{last.decision}: record {last.seq}", *last.codes]
-    state = StageState.REACHED if not last.codes or last.decision in good else StageState.WAITING
-    return StageView(name, state, last.at, "audit log", "", [], lines)
+        return StageView(one.name, StageState.UNKNOWN, "", "audit log", "", [], [text])
+    is_reported = last.decision == "reported"
+    word = f"report-only: {one.would_be}" if is_reported else last.decision
+    lines = [f"{word}: record {last.seq}", *last.codes]
+    is_good = not last.codes or last.decision in one.good or is_reported
+    if is_good:
+        state = StageState.REACHED
+    elif has_passed:
+        state = StageState.REACHED
+        lines.append(one.passed)
+    else:
+        state = StageState.OVER if found.phase in _OVER else StageState.WAITING
+    return StageView(one.name, state, last.at, "audit log", "", [], lines)
 
 
 def _rejection(one: pb.Rejection) -> RejectionView:

@@ -91,7 +91,7 @@ class Sources:
     """Enrollment, quarantine and candidate of a node."""
     status: Callable[[], StatusView]
     pods: Callable[[], Iterable[SeenPod]] | None
-    """Managed pods; None without a Kubernetes API, as the next two."""
+    """Managed pods, and others that hold GPUs; None without a Kubernetes API, as the next two."""
     trace: FromPods[AllocationTrace | Refusal] | None
     verdicts: FromPods[FitReport | Refusal] | None
     audit: Path

@@ -254,6 +254,7 @@ class PodState(StrEnum):
 
     PENDING = "pending"
     BOUND = "bound"
+    ENDED = "ended"
     GONE = "gone"
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from controller.access import PeerUsage, TokenIdentity
 from controller.explain.fleet_rows import FleetFacts
-from controller.explain.pod_views import SeenPod
+from controller.explain.pod_views import SeenPod, with_holders
 from controller.explain.query import PodQuery
 from controller.explain.status import Installation
 from controller.ledger.store import LedgerSnapshot
@@ -217,7 +217,7 @@ def _sources(around: Around) -> Sources:
         policy=conditions.policy,
         shown=around.operators.shown,
         status=partial(_status, around),
-        pods=None if cluster is None else partial(_pods, cluster),
+        pods=None if cluster is None else partial(_pods, cluster, around.binding),
         trace=None if query is None else query.about,
         verdicts=None if query is None else query.verdicts,
         audit=around.settings.audit.dir,
@@ -238,8 +238,11 @@ def _facts(around: Around) -> FleetFacts:
     )
 
 
-def _pods(cluster: Cluster) -> Iterable[SeenPod]:
-    return (SeenPod(x.namespace, x.name, x.uid, x.node) for x in cluster.managed_pods())
+def _pods(cluster: Cluster, binding: BindingParts | None) -> Iterable[SeenPod]:
+    managed = (SeenPod(x.namespace, x.name, x.uid, x.node) for x in cluster.managed_pods())
+    if binding is None:
+        return managed
+    return with_holders(managed, binding.store.snapshot(), cluster.pods.sight)
 
 
 def _witnesses(around: Around) -> list[Witness]:
