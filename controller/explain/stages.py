@@ -272,7 +272,7 @@ def _before_record(case: Case) -> tuple[StageState, str]:
     return StageState.WAITING, "recorded once two reports of the node show what kubelet gave it"
 
 
-_NEVER_BOUND: Final = "it has ended, and was bound to no node"
+_NEVER_BOUND: Final = "it was bound to no node"
 
 
 def bound(case: Case) -> Stage:
@@ -287,16 +287,23 @@ def bound(case: Case) -> Stage:
         lines = cut(f"scheduler: {text}") if text else ()
         at = "" if pod.scheduled is None else pod.scheduled.at
         if pod.has_ended:
-            lines = (_NEVER_BOUND, *lines)
+            lines = (_NEVER_BOUND, *_said_of_end(pod), *lines)
             return Stage(StageName.BOUND, StageState.OVER, at, source, findings=lines)
         lines = lines or ("no scheduler has said anything yet",)
         return Stage(StageName.BOUND, StageState.WAITING, at, source, findings=lines)
     wrong = tuple(_against_binding(case, pod))
     at = "" if pod.scheduled is None else pod.scheduled.at
-    lines = (f"node {pod.node}", *_said_of_binding(case, pod), *wrong)
+    lines = (f"node {pod.node}", *_said_of_binding(case, pod), *_said_of_end(pod), *wrong)
     state = StageState.MISMATCH if wrong else StageState.REACHED
     judged_by = "" if case.allowed is None else str(case.allowed.refs.get("evidence", ""))
     return Stage(StageName.BOUND, state, at, source, judged_by, case.assigned, lines)
+
+
+def _said_of_end(pod: PodDocument) -> Iterable[str]:
+    if pod.has_ended:
+        yield from cut(f"it has ended: {': '.join(filter(None, (pod.phase, pod.text)))}")
+    if pod.deleted_at:
+        yield f"it is being deleted, and has to be gone by {pod.deleted_at}"
 
 
 def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:

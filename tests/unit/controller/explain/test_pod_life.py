@@ -113,6 +113,8 @@ class Step:
 
 
 WITH_GPU: Final = pod(REQUIREMENT, 1)
+DELETED: Final = pod(REQUIREMENT, 1)
+DELETED["metadata"]["deletionTimestamp"] = "2026-11-27T20:10:00Z"
 STARTING: Final = {"phase": "Pending", "containerStatuses": None}
 GIVEN: Final = (Allocation("team-a", "train-0", "main", GPU_RESOURCE, GPU),)
 USES: Final = (GpuProcess(GPU, 7, UID),)
@@ -145,6 +147,7 @@ LIVES: Final[dict[str, tuple[Step, ...]]] = {
         Step("another replica decided", WITH_GPU, uses=USES, given=GIVEN, log=ELSEWHERE),
         Step("it has its record", WITH_GPU, (by_kubelet(),), USES, GIVEN, LOG),
         Step("the ledger is unread", WITH_GPU, (by_kubelet(),), USES, GIVEN, LOG, known=UNREAD),
+        Step("it is being deleted", DELETED, (by_kubelet(),), USES, GIVEN, LOG),
         Step("it is deleted, and a process of it runs", None, RELEASING, USES, GIVEN, LOG),
         Step("it is deleted, and nothing runs", None, RELEASING, log=LOG),
         Step("its GPU is released", None, log=LOG),
@@ -165,7 +168,10 @@ LIVES: Final[dict[str, tuple[Step, ...]]] = {
         Step("it is deleted", None, log=LOG),
     ),
     "a pod of a Job": (
-        Step("it failed before it was bound", pod(REQUIREMENT, 1, node="", phase="Failed")),
+        Step(
+            "it failed before it was bound",
+            pod(REQUIREMENT, 1, node="", phase="Failed", reason="NodeAffinity"),
+        ),
         Step("it runs", WITH_GPU, (by_kubelet(),), USES, GIVEN, LOG),
         Step(
             "it has ended, and a process of it runs",

@@ -666,7 +666,8 @@ def test_a_pod_that_ended_before_it_was_bound_waits_for_nothing() -> None:
     found = told(document)
     assert states(found)[1:] == [StageState.OVER] * 4
     assert found.stages[2].findings == (
-        "it has ended, and was bound to no node",
+        "it was bound to no node",
+        "it has ended: Failed",
         "scheduler: Unschedulable: 0/3 nodes are available",
     )
     assert found.explanation is not None
@@ -681,3 +682,21 @@ def test_in_report_only_mode_the_answer_that_did_not_count_is_said() -> None:
     found = stage(StageName.BOUND, document, recent=recent, report_only=True)
     text = "report-only: the binding webhook would have refused it with A, B: record 7"
     assert (found.state, found.findings) == (StageState.REACHED, ("node gpu-1", text))
+
+
+@pytest.mark.parametrize("node", ["", NODE])
+def test_how_a_pod_has_ended_is_said(node: str) -> None:
+    document = pod_document(REQUIREMENT, node=node, phase="Failed", reason="Evicted", message="m")
+    lines = stage(StageName.BOUND, document).findings
+    assert "it has ended: Failed: Evicted: m" in lines
+    succeeded = pod_document(REQUIREMENT, node=node, phase="Succeeded")
+    assert "it has ended: Succeeded" in stage(StageName.BOUND, succeeded).findings
+    assert not any("ended" in x for x in stage(StageName.BOUND, pod_document()).findings)
+
+
+def test_a_pod_that_is_being_deleted_says_so() -> None:
+    document = pod_document()
+    document["metadata"]["deletionTimestamp"] = STARTED
+    text = f"it is being deleted, and has to be gone by {STARTED}"
+    assert text in stage(StageName.BOUND, document, held()).findings
+    assert not any("deleted" in x for x in stage(StageName.BOUND, pod_document()).findings)
