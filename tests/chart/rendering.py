@@ -27,7 +27,10 @@ DIGEST: Final = f"sha256:{'ab' * 32}"
 
 SETS: Final[Mapping[str, Values]] = {
     "default": {},
-    "bundled-spire": {"spire": {"mode": "bundled", "people": True}},
+    "bundled-spire": {
+        "spire": {"mode": "bundled", "people": True},
+        "networkPolicies": {"egress": {"enabled": True}},
+    },
     "no-webhooks": {"webhooks": {"enabled": False}},
     "given-certificates": {
         "certificates": {"mode": "given", "caBundle": CA},
@@ -52,7 +55,11 @@ SETS: Final[Mapping[str, Values]] = {
         "controller": {"replicas": 3, "onControlPlane": True, "image": {"digest": DIGEST}},
         "protection": {"enabled": True},
         "infrastructureNamespaces": ["kube-system", "kube-node-lease", "gpu-operator"],
-        "networkPolicies": {"apiServerCidrs": ["10.0.0.0/28"], "schedulerCidrs": ["10.0.0.0/28"]},
+        "networkPolicies": {
+            "apiServerCidrs": ["10.0.0.0/28"],
+            "schedulerCidrs": ["10.0.0.0/28"],
+            "egress": {"enabled": True},
+        },
         "webhooks": {"existingKeysSecret": "reservation-keys"},
     },
 }

@@ -110,6 +110,10 @@ CHANGES: Final[Mapping[str, tuple[Values, Sequence[str]]]] = {
         {"hints": {"priorityClasses": {"create": True}}},
         [f"PriorityClass/gpu-{x}" for x in ("default", "high", "medium", "ultra")],
     ),
+    "network-egress": (
+        {"networkPolicies": {"egress": {"enabled": True}}},
+        [f"NetworkPolicy/gpuwarden-{x}-egress" for x in ("agent", "controller", "scheduler")],
+    ),
     "no-network-policies": (
         {"networkPolicies": {"enabled": False}},
         ["NetworkPolicy/gpuwarden-agent", "NetworkPolicy/gpuwarden-controller"],

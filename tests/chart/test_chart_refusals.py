@@ -42,6 +42,10 @@ def refused(values: dict[str, Any], **options: Any) -> str:
             "console.enabled: true, expected httpApi.enabled: true too",
         ),
         (
+            {"networkPolicies": {"enabled": False, "egress": {"enabled": True}}},
+            "networkPolicies.egress.enabled: true, expected networkPolicies.enabled: true too",
+        ),
+        (
             {"spire": {"serverAddress": ""}},
             "spire.serverAddress is empty, expected host:port of your SPIRE server",
         ),
