@@ -25,10 +25,19 @@ gpuwarden.dev/evaluation: "true"
 {{- end }}
 {{- end -}}
 
-{{/* (dict "image" .Values.x.image "registry" "" "tag" "v1"): `tag` where the image names none. */}}
+{{/*
+(dict "image" .Values.x.image "registry" "r/p" "tag" "v1"): `registry` before the name, and `tag` where
+the image names none. With "mirror" in the place of "registry", the registry that the name begins with
+gives way: a first part with a dot or a port, or `localhost`, as container engines read it.
+*/}}
 {{- define "gpuwarden.image" -}}
 {{- $name := .image.repository -}}
-{{- if .registry }}{{ $name = printf "%s/%s" (trimSuffix "/" .registry) $name }}{{ end -}}
+{{- $registry := .registry -}}
+{{- if .mirror }}
+{{- $registry = .mirror -}}
+{{- $name = regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" $name "" -}}
+{{- end -}}
+{{- if $registry }}{{ $name = printf "%s/%s" (trimSuffix "/" $registry) $name }}{{ end -}}
 {{- if .image.digest -}}
 {{ printf "%s@%s" $name .image.digest }}
 {{- else -}}
