@@ -15,6 +15,7 @@ from tests.chart.rendering import (
     NAMESPACE,
     REQUIRED,
     Object,
+    notes,
     objects,
     pods,
     render,
@@ -150,3 +151,27 @@ def test_the_pages_patch_gives_every_pod_of_kustomize_the_secret(tmp_path: Path)
     assert len(specs) == 4
     for where, spec in specs.items():
         assert spec["imagePullSecrets"] == VALUES["imagePullSecrets"], where
+
+
+LABELS: Final = [f"pod-security.kubernetes.io/{x}=privileged" for x in ("enforce", "warn")]
+BY_HAND: Final = {"namespaceLabels": {"enabled": False}}
+
+
+def test_the_page_sets_the_labels_that_the_job_sets() -> None:
+    (job,) = [x for x in objects(render(REQUIRED), "Job") if "-labels" in x["metadata"]["name"]]
+    (spec,) = pods([job]).values()
+    by_job = {x for x in spec["containers"][0]["args"] if x.startswith("pod-security")}
+    beginning = ["kubectl", "label", "--overwrite", "namespace", NAMESPACE]
+    (typed,) = [x[5:] for x in typed_commands() if x[:5] == beginning]
+    assert typed == LABELS
+    assert by_job == {*LABELS}
+
+
+def test_notes_warn_of_a_namespace_without_labels_where_no_job_sets_them() -> None:
+    """Nobody can ask the API server for the profile that it has for such a namespace."""
+    command = f"kubectl label --overwrite namespace {NAMESPACE} {' '.join(LABELS)}"
+    told = notes({**REQUIRED, **BY_HAND})
+    assert "  - namespaceLabels.enabled is false, and namespace gpuwarden-system has no" in told
+    assert command in told
+    assert command not in notes(REQUIRED)
+    assert render({**REQUIRED, **BY_HAND})
