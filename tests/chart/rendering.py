@@ -108,11 +108,11 @@ def rendered(name: str, kubernetes: str = "1.35") -> list[Object]:
     return render(values, kubernetes=f"{kubernetes}.2", apis=APIS.get(name, ()))
 
 
-def notes(values: Values, apis: tuple[str, ...] = ()) -> str:
+def notes(values: Values, apis: tuple[str, ...] = (), chart: Path = CHART) -> str:
     """What helm prints at the end of an installation; `apis`: those that the cluster has, too."""
     if apis:
         return _notes_with(values, apis)
-    command = ("install", RELEASE, CHART, "--namespace", NAMESPACE, "--dry-run=client")
+    command = ("install", RELEASE, chart, "--namespace", NAMESPACE, "--dry-run=client")
     text = _helm(tools().helm, *command, values=values)
     return text.partition("\nNOTES:\n")[2]
 

@@ -1,7 +1,10 @@
 """Every image from one private registry: the values of examples/values, and the page's steps."""
 
+import json
 import re
 import shlex
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,10 +14,12 @@ import yaml
 from tests.builders.console_commands import page_commands, words
 from tests.chart.comparing import of_parts
 from tests.chart.rendering import (
+    CHART,
     DIGEST,
     NAMESPACE,
     REQUIRED,
     Object,
+    RefusedError,
     notes,
     objects,
     pods,
@@ -174,4 +179,38 @@ def test_notes_warn_of_a_namespace_without_labels_where_no_job_sets_them() -> No
     assert "  - namespaceLabels.enabled is false, and namespace gpuwarden-system has no" in told
     assert command in told
     assert command not in notes(REQUIRED)
-    assert render({**REQUIRED, **BY_HAND})
+
+
+def chart_that_sees(folder: Path, labels: Mapping[str, str]) -> Path:
+    """The chart, in a cluster whose namespace has these labels."""
+    copy = folder / "chart"
+    shutil.copytree(CHART, copy)
+    asked = 'lookup "v1" "Namespace" "" .Release.Namespace'
+    answer = json.dumps({"metadata": {"labels": labels}})
+    for name in ("NOTES.txt", "checks.yaml"):
+        text = (copy / "templates" / name).read_text()
+        assert text.count(asked) == 1
+        (copy / "templates" / name).write_text(text.replace(asked, f"fromJson `{answer}`"))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("labels", "warned"),
+    [
+        ({"kubernetes.io/metadata.name": NAMESPACE}, True),
+        ({"pod-security.kubernetes.io/enforce": "privileged"}, False),
+    ],
+    ids=["without", "with"],
+)
+def test_a_namespace_with_the_label_is_not_warned_of(
+    labels: dict[str, str], warned: bool, tmp_path: Path
+) -> None:
+    told = notes({**REQUIRED, **BY_HAND}, chart_that_sees(tmp_path, labels))
+    assert ("namespaceLabels.enabled is false" in told) is warned
+
+
+def test_a_namespace_with_another_profile_is_refused(tmp_path: Path) -> None:
+    chart = chart_that_sees(tmp_path, {"pod-security.kubernetes.io/enforce": "restricted"})
+    with pytest.raises(RefusedError, match='enforce is "restricted", expected privileged'):
+        notes({**REQUIRED, **BY_HAND}, chart)
+    assert notes(REQUIRED, chart)
