@@ -205,12 +205,12 @@ def chart_that_sees(folder: Path, labels: Mapping[str, str]) -> Path:
 def test_a_namespace_with_the_label_is_not_warned_of(
     labels: dict[str, str], warned: bool, tmp_path: Path
 ) -> None:
-    told = notes({**REQUIRED, **BY_HAND}, chart_that_sees(tmp_path, labels))
+    told = notes({**REQUIRED, **BY_HAND}, chart=chart_that_sees(tmp_path, labels))
     assert ("namespaceLabels.enabled is false" in told) is warned
 
 
 def test_a_namespace_with_another_profile_is_refused(tmp_path: Path) -> None:
     chart = chart_that_sees(tmp_path, {"pod-security.kubernetes.io/enforce": "restricted"})
     with pytest.raises(RefusedError, match='enforce is "restricted", expected privileged'):
-        notes({**REQUIRED, **BY_HAND}, chart)
-    assert notes(REQUIRED, chart)
+        notes({**REQUIRED, **BY_HAND}, chart=chart)
+    assert notes(REQUIRED, chart=chart)

@@ -219,6 +219,7 @@ def egress(values: Mapping[str, Any], who: str) -> list[Object]:
     given = {**REQUIRED, **{x: y for x, y in values.items() if x != "egress"}}
     given["networkPolicies"] = {**policies, **values.get("networkPolicies", {})}
     policy = one(render(given), "NetworkPolicy", f"gpuwarden-{who}-egress")
+    rules: list[Object]
     dns, *rules = policy["spec"]["egress"]
     assert {(x["protocol"], x["port"]) for x in dns["ports"]} == {("UDP", 53), ("TCP", 53)}
     return rules
