@@ -1,7 +1,9 @@
 """Checks of NVIDIA's container runtime: the agents' RuntimeClass, and what images name. Pure."""
 
-from collections.abc import Iterator
-from typing import Final
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
+from typing import Any, Final
 
 from gpuwarden.doctor.check import Check, Verdict, failed, not_checked, passed, warned
 from gpuwarden.doctor.facts import (
@@ -10,6 +12,7 @@ from gpuwarden.doctor.facts import (
     OPERATOR_POLICIES,
     RUNTIME_CLASSES,
     Facts,
+    Object,
     name_of,
     pod_spec,
     some,
@@ -19,8 +22,15 @@ _APPLY: Final = "kubectl apply -k OVERLAY"
 _LISTS: Final = "DEVICE_LIST_STRATEGY"
 _CDI_ALONE: Final = frozenset({"cdi-cri", "cdi-annotations"})
 _UNPRIVILEGED: Final = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+_NOTHING: Final = frozenset({"", "none", "void"})
 _PLUGIN_IMAGES: Final = ("k8s-device-plugin",)
 _TOOLKIT_IMAGES: Final = ("container-toolkit",)
+_OTHER_WAY: Final = (
+    "agent.gpuAccess=privileged for gpuwarden's agents (kustomize: the component"
+    " gpu-access-privileged)"
+)
+"""How agents reach the GPUs where the toolkit takes no variables of unprivileged containers."""
 
 
 def images_see_no_other_gpus(facts: Facts) -> Verdict:
@@ -40,23 +50,95 @@ def images_see_no_other_gpus(facts: Facts) -> Verdict:
         return passed("the toolkit takes no variables of unprivileged containers")
     where, text = min(alone.items())
     seen = f"{where} has {_LISTS}={text}"
-    expected = f"{_UNPRIVILEGED}=false for the container toolkit, or envvar among the strategies"
-    if toolkits:
-        toolkit = min(toolkits)
-        return failed(
-            f"{seen}, and {toolkit} does not set {_UNPRIVILEGED}=false:"
-            " an image may name every GPU",
-            expected,
-            f"kubectl set env {toolkit} {_UNPRIVILEGED}=false"
-            if toolkit.startswith("daemonset/")
-            else f"kubectl edit {toolkit}",
-        )
-    return warned(
-        f"{seen}; the toolkit's settings are on the nodes and not seen from here",
-        expected,
-        "nvidia-ctk config --in-place --set"
-        " accept-nvidia-visible-devices-envvar-when-unprivileged=false",
+    if not toolkits:
+        seen += "; the toolkit's settings are on the nodes and not seen from here"
+        return warned(seen, *_repair(facts, ""))
+    toolkit = min(one for one, text in toolkits.items() if text.lower() != "false")
+    seen += (
+        f", and {toolkit} does not set {_UNPRIVILEGED}=false: where a pod runs with NVIDIA's"
+        " runtime, its image may name every GPU"
     )
+    judged = failed if _is_protected(facts) else warned
+    return judged(seen, *_repair(facts, toolkit))
+
+
+def _repair(facts: Facts, toolkit: str) -> tuple[str, str]:
+    """What is expected, and the next command to it: agents keep their GPUs."""
+    if _has_env_nodes(facts):
+        return (
+            f"{_UNPRIVILEGED}=false on nodes of mode plugin; nodes of mode env need the variables",
+            "gpuwarden nodes -o wide",
+        )
+    agents = facts.named(DAEMON_SETS, AGENTS)
+    if agents is not None and _needs_the_variable(agents):
+        expected = (
+            f"first {_OTHER_WAY}, without which they lose the GPUs; then {_UNPRIVILEGED}=false"
+            " for the container toolkit: run this check again for its command"
+        )
+        return expected, facts.reapply(_APPLY, "agent.gpuAccess=privileged")
+    before = "" if agents is not None else f", and {_OTHER_WAY} when you install"
+    return f"{_UNPRIVILEGED}=false for the container toolkit{before}", _refusal(facts, toolkit)
+
+
+def _is_protected(facts: Facts) -> bool:
+    """Whether somebody has asked that pods see their own GPUs alone."""
+    replicas = facts.replicas.value
+    return replicas is not None and any(x.status.protection == "cluster" for x in replicas.asked)
+
+
+def _has_env_nodes(facts: Facts) -> bool:
+    """Whether there are nodes on which the variable is how pods get their GPUs."""
+    replicas = facts.replicas.value
+    asked = () if replicas is None else replicas.asked
+    return any(node.mode == "env" for one in asked for node in one.fleet.value or ())
+
+
+def _needs_the_variable(agents: Object) -> bool:
+    """Whether agents have their GPUs by it, without the capability that makes it count anyway."""
+    for container in pod_spec(agents)["containers"]:
+        security = container.get("securityContext") or {}
+        added = (security.get("capabilities") or {}).get("add") or ()
+        if security.get("privileged") or {"SYS_ADMIN", "ALL"} & set(added):
+            continue
+        env = container.get("env") or ()
+        if any(x["name"] == _VISIBLE and x.get("value", "") not in _NOTHING for x in env):
+            return True
+    return False
+
+
+def _refusal(facts: Facts, toolkit: str) -> str:
+    """The command that has the toolkit refuse variables.
+
+    The GPU operator resets its DaemonSets: there its ClusterPolicy is patched, and what its list
+    of variables has besides is kept. Without a `toolkit` it is a program of the nodes.
+    """
+    if not toolkit:
+        return (
+            "nvidia-ctk config --in-place --set"
+            " accept-nvidia-visible-devices-envvar-when-unprivileged=false"
+        )
+    for policy in _policies(facts, "toolkit"):
+        patch = json.dumps(_patch(policy), separators=(",", ":"))
+        return f"kubectl patch clusterpolicy {name_of(policy)} --type=json -p {quote(patch)}"
+    return f"kubectl set env {toolkit} {_UNPRIVILEGED}=false"
+
+
+def _patch(policy: Object) -> list[dict[str, Any]]:
+    """A JSON patch; a merge patch would replace the whole list."""
+    entry = {"name": _UNPRIVILEGED, "value": "false"}
+    env = _variables(policy, "toolkit")
+    numbers = [number for number, one in enumerate(env) if one["name"] == _UNPRIVILEGED]
+    if numbers:
+        at = f"/spec/toolkit/env/{numbers[-1]}"
+        return [
+            {"op": "test", "path": f"{at}/name", "value": _UNPRIVILEGED},
+            {"op": "add", "path": f"{at}/value", "value": "false"},
+        ]
+    if env:
+        return [{"op": "add", "path": "/spec/toolkit/env/-", "value": entry}]
+    if policy["spec"].get("toolkit"):
+        return [{"op": "add", "path": "/spec/toolkit/env", "value": [entry]}]
+    return [{"op": "add", "path": "/spec/toolkit", "value": {"env": [entry]}}]
 
 
 def _settings(
@@ -69,11 +151,21 @@ def _settings(
                 values = {x["name"]: x.get("value", "") for x in container.get("env") or ()}
                 where = f"daemonset/{name_of(one)} -n {one['metadata']['namespace']}"
                 yield where, values.get(variable, "")
-    for one in facts.all(OPERATOR_POLICIES):
-        env = (one["spec"].get(section) or {}).get("env") or ()
-        values = {x["name"]: x.get("value", "") for x in env}
+    for one in _policies(facts, section):
+        values = {x["name"]: x.get("value", "") for x in _variables(one, section)}
         if variable in values:
             yield f"clusterpolicy/{name_of(one)}", values[variable]
+
+
+def _policies(facts: Facts, section: str) -> Iterator[Object]:
+    """Those by which the GPU operator runs such a program."""
+    for one in facts.all(OPERATOR_POLICIES):
+        if (one["spec"].get(section) or {}).get("enabled") is not False:
+            yield one
+
+
+def _variables(policy: Object, section: str) -> Sequence[Mapping[str, Any]]:
+    return (policy["spec"].get(section) or {}).get("env") or ()
 
 
 def runtime_class_exists(facts: Facts) -> Verdict:
@@ -109,7 +201,10 @@ def runtime_class_before(facts: Facts) -> Verdict:
 VARIABLES: Final = Check(
     "device-variables",
     "no image can name GPUs that its pod has not got",
-    "Where a device plugin gives CDI devices alone, NVIDIA_VISIBLE_DEVICES of an image may count.",
+    "Where a device plugin gives CDI devices alone, as the GPU operator's does since 25.10,"
+    " NVIDIA_VISIBLE_DEVICES of an image counts in pods that run with NVIDIA's runtime. It is a"
+    " warning, and fails with `protection: cluster`. The command for the toolkit comes once agents"
+    " have another way to the GPUs.",
     images_see_no_other_gpus,
     "threat-model.md",
 )

@@ -12,6 +12,7 @@ from gpuwarden.doctor.facts import (
     DAEMON_SETS,
     DEPLOYMENTS,
     MUTATING,
+    OPERATOR_POLICIES,
     STATEFUL_SETS,
     DryRun,
     Fact,
@@ -23,6 +24,7 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 from tests.builders.doctor_facts import (
     CONFIGURATION,
     Object,
+    added,
     changed,
     told,
 )
@@ -70,9 +72,11 @@ def plugin(strategy: str, image: str = "k8s-device-plugin:v1") -> Object:
     }
 
 
+UNPRIVILEGED = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+
+
 def toolkit(value: str | None) -> Object:
-    name = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
-    env = [] if value is None else [{"name": name, "value": value}]
+    env = [] if value is None else [{"name": UNPRIVILEGED, "value": value}]
     container = {"name": "toolkit", "image": "nvcr.io/nvidia/k8s/container-toolkit", "env": env}
     return {
         "metadata": {"name": "toolkit", "namespace": "gpu-operator"},
@@ -88,6 +92,29 @@ def cluster_policy(**env: dict[str, str]) -> Object:
             for section, values in env.items()
         },
     }
+
+
+def by_operator(facts: Facts, **env: dict[str, str]) -> Facts:
+    """Where the GPU operator runs device plugin and toolkit as it does by default since 25.10.
+
+    Source: NVIDIA/gpu-operator, transformDevicePluginCtrForCDI and transformToolkitCtrForCDI of
+    controllers/object_controls.go.
+    """
+    sets = plugin("cdi-annotations,cdi-cri"), toolkit(None)
+    return added(added(facts, DAEMON_SETS, *sets), OPERATOR_POLICIES, cluster_policy(**env))
+
+
+def agents_with(**security: Any) -> Callable[[Object], object]:
+    """Agents with this in their container's securityContext."""
+    return lambda found: found["spec"]["template"]["spec"]["containers"][0][
+        "securityContext"
+    ].update(security)
+
+
+def privileged(facts: Facts) -> Facts:
+    """Agents that the toolkit gives the GPUs whatever it gives others."""
+    capabilities = {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+    return changed(facts, DAEMON_SETS, "gpuwarden-agent", agents_with(capabilities=capabilities))
 
 
 def selecting(**labels: str) -> Callable[[Object], object]:

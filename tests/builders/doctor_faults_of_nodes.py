@@ -22,6 +22,7 @@ from tests.builders.doctor_faults import (
     WARNING,
     Fault,
     by_discovery,
+    by_operator,
     cluster_policy,
     discovered,
     labelled,
@@ -135,6 +136,13 @@ FAULTS = [
         FAILED,
         "^daemonset/plugin -n gpu-operator has DEVICE_LIST_STRATEGY=cdi-cri, and daemonset/toolkit",
     ),
+    Fault(
+        "device-variables",
+        lambda x: by_operator(namespaces_only(x)),
+        WARNING,
+        "^daemonset/plugin -n gpu-operator has DEVICE_LIST_STRATEGY=cdi-annotations,cdi-cri, and",
+    ),
+    Fault("device-variables", by_operator, FAILED, "where a pod runs with NVIDIA's runtime"),
     Fault(
         "device-variables",
         lambda x: added(x, DAEMON_SETS, plugin("cdi-cri, cdi-annotations")),

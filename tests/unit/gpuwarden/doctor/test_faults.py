@@ -1,5 +1,6 @@
 """Each check finds its fault, says what repairs it, and passes on facts of shipped manifests."""
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -17,12 +18,14 @@ from gpuwarden.doctor.facts import (
     DAEMON_SETS,
     MUTATING,
     NODES,
+    OPERATOR_POLICIES,
     POLICY_BINDINGS,
     DryRun,
     Fact,
     Facts,
 )
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+from sandbox.kube.json_patch import applied
 from tests.builders.doctor_facts import (
     CONFIGURATION,
     added,
@@ -31,6 +34,7 @@ from tests.builders.doctor_facts import (
     on_one,
     reported,
     showing,
+    standing,
     told,
     without,
 )
@@ -38,13 +42,18 @@ from tests.builders.doctor_faults import (
     CHECKS,
     FAILED,
     NOT_CHECKED,
+    UNPRIVILEGED,
     WARNING,
     Fault,
+    agents_with,
     by_discovery,
+    by_operator,
+    cluster_policy,
     configured,
     discovered,
     listening,
     plugin,
+    privileged,
     released,
     report,
     spec,
@@ -272,6 +281,80 @@ def test_a_scheduler_without_preemption_is_as_good(sound: Facts) -> None:
 def test_a_toolkit_that_takes_no_variables_makes_up_for_the_device_plugin(sound: Facts) -> None:
     facts = added(sound, DAEMON_SETS, plugin("cdi-cri"), toolkit("False"))
     assert verdict("device-variables", facts).outcome is Outcome.PASSED
+
+
+def test_the_operators_own_default_fails_nothing_before_the_installation(bare: Facts) -> None:
+    """A check before the installation knows no controllers that protect nodes."""
+    found = verdict("device-variables", by_operator(replace(bare, replicas=Fact())))
+    assert found.outcome is WARNING
+    assert "and agent.gpuAccess=privileged" in found.expected
+    assert found.command.startswith("kubectl patch clusterpolicy cluster-policy --type=json -p ")
+
+
+def test_agents_get_another_way_to_the_gpus_before_the_toolkit_refuses(sound: Facts) -> None:
+    facts = by_operator(sound)
+    first = verdict("device-variables", released(facts, "mine"))
+    assert first.command == f"{UPGRADE} --set agent.gpuAccess=privileged"
+    assert "without which they lose the GPUs" in first.expected
+    assert verdict("device-variables", facts).command == "kubectl apply -k OVERLAY"
+    for ready in (
+        privileged(facts),
+        changed(facts, DAEMON_SETS, "gpuwarden-agent", agents_with(privileged=True)),
+        changed(facts, DAEMON_SETS, "gpuwarden-agent", _without_variables),
+    ):
+        then = verdict("device-variables", ready)
+        assert then.outcome is FAILED
+        assert then.command.startswith("kubectl patch clusterpolicy cluster-policy ")
+        assert "gpuAccess" not in then.expected
+
+
+def _without_variables(found: Any) -> None:
+    """As with the ways by CDI and NRI."""
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    container["env"] = [x for x in container["env"] if x["name"] != "NVIDIA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.parametrize(
+    "toolkit_has",
+    [
+        {},
+        {"toolkit": {}},
+        {"toolkit": {"NVIDIA_RUNTIME_SET_AS_DEFAULT": "true"}},
+        {"toolkit": {"A": "1", UNPRIVILEGED: "true", "B": "it's"}},
+    ],
+)
+def test_the_patch_of_the_cluster_policy_keeps_what_else_it_has(
+    toolkit_has: dict[str, dict[str, str]], sound: Facts
+) -> None:
+    facts = privileged(by_operator(sound, **toolkit_has))
+    found = verdict("device-variables", facts)
+    *start, patch = shlex.split(found.command)
+    assert start == ["kubectl", "patch", "clusterpolicy", "cluster-policy", "--type=json", "-p"]
+    (policy,) = facts.all(OPERATOR_POLICIES)
+    after = applied(policy, json.loads(patch))
+    env = [(x["name"], x["value"]) for x in after["spec"]["toolkit"]["env"]]
+    wanted = {**toolkit_has.get("toolkit", {}), UNPRIVILEGED: "false"}
+    assert env == list(wanted.items()), "in their order, each once"
+    done = replace(facts, objects={**facts.objects, OPERATOR_POLICIES: Fact((after,))})
+    done = changed(done, DAEMON_SETS, "toolkit", lambda x: x.update(toolkit("false")))
+    assert verdict("device-variables", done).outcome is Outcome.PASSED
+
+
+def test_without_the_operator_the_daemon_set_is_changed(sound: Facts) -> None:
+    facts = privileged(added(sound, DAEMON_SETS, plugin("cdi-cri"), toolkit(None)))
+    command = f"kubectl set env daemonset/toolkit -n gpu-operator {UNPRIVILEGED}=false"
+    assert verdict("device-variables", facts).command == command
+    off = cluster_policy()
+    off["spec"]["toolkit"] = {"enabled": False, "env": [{"name": UNPRIVILEGED, "value": "false"}]}
+    found = verdict("device-variables", added(facts, OPERATOR_POLICIES, off))
+    assert (found.outcome, found.command) == (FAILED, command)
+
+
+def test_no_command_takes_the_variable_from_nodes_that_need_it(sound: Facts) -> None:
+    for facts in (by_operator(sound), added(sound, DAEMON_SETS, plugin("cdi-cri"))):
+        found = verdict("device-variables", standing(privileged(facts), mode="env"))
+        assert found.command == "gpuwarden nodes -o wide"
+        assert "nodes of mode env need the variables" in found.expected
 
 
 def test_a_device_plugin_that_also_sets_the_variable_is_no_fault(sound: Facts) -> None:
