@@ -7,6 +7,7 @@ from gpuwarden.counted import counted
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
 from gpuwarden.doctor.each_replica import not_asked, of_each
 from gpuwarden.doctor.facts import (
+    AGENTS,
     CONTROLLERS,
     LEASE,
     LEASES,
@@ -100,9 +101,8 @@ def versions_are_equal(facts: Facts) -> Verdict:
     found |= {f"{counted(count, 'agent')} {x}": x for x, count in sorted(agents.items())}
     found[f"this program {facts.version_here}"] = facts.version_here
     if len(set(found.values())) > 1:
-        command = f"kubectl -n {facts.namespace} rollout status daemonset gpuwarden-agent"
-        if several:
-            command = f"kubectl -n {facts.namespace} rollout status statefulset {CONTROLLERS}"
+        workload = f"statefulset {CONTROLLERS}" if several else f"daemonset {AGENTS}"
+        command = f"kubectl -n {facts.namespace} rollout status {workload} --timeout=2m"
         return warned(", ".join(found), "one version", command)
     return passed(facts.version_here + not_asked(facts.replicas.get()))
 

@@ -45,7 +45,7 @@ def scheduler_runs(facts: Facts) -> Verdict:
         command = f"kubectl -n {facts.namespace} describe deployment {SCHEDULER}"
         return failed(f"{ready} of {wanted} ready", "one that is ready", command)
     if ready < wanted:
-        command = f"kubectl -n {facts.namespace} rollout status deployment {SCHEDULER}"
+        command = f"kubectl -n {facts.namespace} rollout status deployment {SCHEDULER} --timeout=2m"
         return warned(f"{ready} of {wanted} ready", "all of them", command)
     return passed(f"{ready} of {wanted} ready")
 

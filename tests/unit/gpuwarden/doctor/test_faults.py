@@ -95,6 +95,8 @@ def test_a_fault_is_found(fault: Fault, sound: Facts, bare: Facts) -> None:
         words = shlex.shlex(found.command, posix=True, punctuation_chars=True)
         words.whitespace_split = True
         assert not any(set(x) <= set("();<>|&\n") for x in words), "more than one command"
+        is_endless = "rollout status" in found.command or "wait" in found.command.split()
+        assert not is_endless or "--timeout=" in found.command
 
 
 def _in_both() -> set[str]:
