@@ -1,6 +1,6 @@
 """Checks of GPU nodes: agents, evidence, clocks, drivers, and what gives pods their GPUs. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from gpuwarden.counted import counted
@@ -14,6 +14,7 @@ from gpuwarden.doctor.check import (
     passed,
     warned,
 )
+from gpuwarden.doctor.daemon_sets import left_out, selects
 from gpuwarden.doctor.each_replica import of_each
 from gpuwarden.doctor.facts import (
     AGENTS,
@@ -84,30 +85,7 @@ def _is_for_agents(facts: Facts, node: Object) -> bool:
     agents = facts.named(DAEMON_SETS, AGENTS)
     if agents is None:
         return True
-    spec, labels = pod_spec(agents), labels_of(node)
-    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
-        return False
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if not required:
-        return True
-    terms = (one.get("matchExpressions") or () for one in required["nodeSelectorTerms"])
-    return any(all(_matches(labels, one) for one in term) for term in terms)
-
-
-def _matches(labels: Mapping[str, str], wanted: Object) -> bool:
-    """One expression of a node selector; of Gt and Lt no fault is made."""
-    value, values = labels.get(wanted["key"]), wanted.get("values") or ()
-    match wanted["operator"]:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    return True
+    return selects(pod_spec(agents), node)
 
 
 def fleet_of(facts: Facts, replica: Replica) -> tuple[pb.Node, ...]:
@@ -188,15 +166,20 @@ def gpu_nodes_are_labelled(facts: Facts) -> Verdict:
 
 def agents_run_everywhere(facts: Facts) -> Verdict:
     """Whether each GPU node has an agent that is ready."""
-    nodes = {name_of(one) for one in gpu_nodes(facts)}
+    found = gpu_nodes(facts)
+    nodes = {name_of(one) for one in found}
     if not nodes:
         return not_checked("the cluster has no GPU nodes")
     ready = {one["spec"].get("nodeName", "") for one in facts.all(PODS) if _is_ready_agent(one)}
     missing = nodes - ready
     if missing:
         node = min(missing)
+        seen = f"none that is ready on {some(missing)}"
+        spire = left_out(facts, (one for one in found if name_of(one) in missing))
+        if spire is not None:
+            return failed(f"{seen}; {spire.seen}", spire.expected, spire.command)
         return failed(
-            f"none that is ready on {some(missing)}",
+            seen,
             "an agent that is ready on every GPU node",
             f"kubectl -n {facts.namespace} describe pods"
             f" -l app.kubernetes.io/component=agent --field-selector spec.nodeName={node}",
@@ -381,7 +364,8 @@ NODES_GROUP: Final = Group(
         Check(
             "agents",
             "an agent is ready on every GPU node",
-            f"Nodes with the label `{PRESENT}=true`, and nodes whose kubelet offers GPUs.",
+            f"Nodes with the label `{PRESENT}=true`, and nodes whose kubelet offers GPUs. Without a"
+            " SPIRE agent on the node, the agent does not become ready.",
             agents_run_everywhere,
             "troubleshooting.md#agents-do-not-reach-the-controller",
         ),

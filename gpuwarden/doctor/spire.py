@@ -3,16 +3,18 @@
 from typing import Final
 
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
+from gpuwarden.doctor.daemon_sets import left_out, spire_agents
 from gpuwarden.doctor.each_replica import of_each
 from gpuwarden.doctor.facts import (
-    DAEMON_SETS,
     SPIFFE_IDS,
     Facts,
     Replica,
     UnknownError,
+    labels_of,
     name_of,
     some,
 )
+from gpuwarden.doctor.nodes import AGENT, gpu_nodes
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry import names
 
@@ -27,15 +29,19 @@ _OBJECTS: Final = frozenset({"gpuwarden-agent", "gpuwarden-controller"})
 
 
 def spire_is_installed(facts: Facts) -> Verdict:
-    """Whether agents run that could give SVIDs."""
-    found = [name_of(one) for one in facts.all(DAEMON_SETS) if "spire-agent" in name_of(one)]
-    if found:
-        return passed(f"DaemonSet {found[0]}")
-    return warned(
-        "no DaemonSet with spire-agent in its name",
-        "a SPIRE agent on every node, and its socket",
-        "kubectl get daemonsets -A",
-    )
+    """Whether agents run that could give SVIDs, on every node with GPUs."""
+    found = [name_of(one) for one in spire_agents(facts)]
+    if not found:
+        return warned(
+            "no DaemonSet with spire-agent in its name or image",
+            "a SPIRE agent on every node, and its socket",
+            "kubectl get daemonsets -A",
+        )
+    wanted = (one for one in gpu_nodes(facts) if labels_of(one).get(AGENT) != "off")
+    out = left_out(facts, wanted)
+    if out is not None:
+        return failed(out.seen, out.expected, out.command)
+    return passed(f"DaemonSet {', '.join(found)}")
 
 
 def spire_answers(facts: Facts) -> Verdict:
@@ -143,7 +149,8 @@ def _svids_by(replica: Replica) -> Verdict:
 SPIRE_BEFORE: Final = Check(
     "spire-installed",
     "SPIRE is installed",
-    "Every node needs a SPIRE agent.",
+    "Every node with GPUs needs a SPIRE agent. Node selector, affinity and tolerations of its"
+    " DaemonSet are compared with labels and taints of these nodes.",
     spire_is_installed,
 )
 SPIRE: Final = Group(

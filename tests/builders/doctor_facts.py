@@ -179,7 +179,12 @@ def _made() -> list[Object]:
             },
         },
         {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}},
-        _daemon_set("spire-agent", "spire", "ghcr.io/spiffe/spire-agent:1.13.3"),
+        _daemon_set(
+            "spire-agent",
+            "spire-system",
+            "ghcr.io/spiffe/spire-agent:1.13.3",
+            tolerations=[{"operator": "Exists"}],
+        ),
         _daemon_set(
             "nvidia-device-plugin", "kube-system", "nvcr.io/nvidia/k8s-device-plugin:v0.18"
         ),
@@ -218,12 +223,13 @@ def _agent(node: str) -> Object:
     }
 
 
-def _daemon_set(name: str, namespace: str, image: str) -> Object:
+def _daemon_set(name: str, namespace: str, image: str, **fields: Any) -> Object:
+    pods = {"containers": [{"name": "main", "image": image}], **fields}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"template": {"spec": {"containers": [{"name": "main", "image": image}]}}},
+        "spec": {"template": {"spec": pods}},
     }
 
 

@@ -122,6 +122,11 @@ def selecting(**labels: str) -> Callable[[Object], object]:
     return lambda found: found["spec"]["template"]["spec"].update(nodeSelector=labels)
 
 
+def tolerating(*tolerations: Object) -> Callable[[Object], object]:
+    """A DaemonSet whose pods tolerate this and nothing else."""
+    return lambda found: found["spec"]["template"]["spec"].update(tolerations=list(tolerations))
+
+
 def by_discovery(facts: Facts) -> Facts:
     """Agents that also go where node-feature-discovery sees a GPU, as the chart's do."""
     terms = [{"matchExpressions": [{"key": x, "operator": "In", "values": ["true"]}]} for x in SEEN]
@@ -146,7 +151,11 @@ def released(facts: Facts, name: str = "gpuwarden") -> Facts:
     """Installed by Helm."""
     notes = {"meta.helm.sh/release-name": name}
     for collection in (STATEFUL_SETS, DAEMON_SETS, DEPLOYMENTS):
-        facts = changed(facts, collection, None, lambda x: x["metadata"].update(annotations=notes))
+        for one in {x["metadata"]["name"] for x in facts.all(collection)}:
+            if one.startswith("gpuwarden-"):
+                facts = changed(
+                    facts, collection, one, lambda x: x["metadata"].update(annotations=notes)
+                )
     return facts
 
 

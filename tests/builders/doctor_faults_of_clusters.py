@@ -8,6 +8,7 @@ from gpuwarden.doctor.facts import (
     INSTALLING_RIGHTS,
     LEASES,
     NAMESPACES,
+    NODES,
     SPIFFE_IDS,
     STATEFUL_SETS,
     STORAGE_CLASSES,
@@ -32,7 +33,9 @@ from tests.builders.doctor_faults import (
     leaving,
     report,
     rights,
+    selecting,
     spec,
+    tolerating,
 )
 
 FAULTS = [
@@ -245,7 +248,25 @@ FAULTS = [
         "spire-installed",
         lambda x: without(x, DAEMON_SETS, "spire-agent"),
         WARNING,
-        "spire-agent",
+        "^no DaemonSet with spire-agent in its name or image$",
+    ),
+    Fault(
+        "spire-installed",
+        lambda x: changed(
+            changed(x, DAEMON_SETS, "spire-agent", tolerating()),
+            NODES,
+            "gpu-a2",
+            spec(taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]),
+        ),
+        FAILED,
+        "^no SPIRE agent on gpu-a1, gpu-a2: the DaemonSet spire-agent does not tolerate"
+        " gpuwarden.dev/managed:NoExecute, nvidia.com/gpu:NoSchedule$",
+    ),
+    Fault(
+        "spire-installed",
+        lambda x: changed(x, DAEMON_SETS, "spire-agent", selecting(pool="cpu")),
+        FAILED,
+        "^no SPIRE agent on gpu-a1, gpu-a2: node selector or affinity of the DaemonSet spire-agent",
     ),
     Fault(
         "spire-server",

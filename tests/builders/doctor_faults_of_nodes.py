@@ -30,6 +30,7 @@ from tests.builders.doctor_faults import (
     plugin,
     selecting,
     spec,
+    tolerating,
     toolkit,
     unlabelled,
 )
@@ -76,6 +77,15 @@ FAULTS = [
         ),
         FAILED,
         "on gpu-a1$",
+    ),
+    Fault(
+        "agents",
+        lambda x: without(
+            changed(x, DAEMON_SETS, "spire-agent", tolerating()), PODS, "gpuwarden-agent-gpu-a2"
+        ),
+        FAILED,
+        "^none that is ready on gpu-a2; no SPIRE agent on gpu-a2: the DaemonSet spire-agent does"
+        " not tolerate gpuwarden.dev/managed:NoExecute$",
     ),
     Fault("agents", lambda x: without(x, NODES), NOT_CHECKED, "no GPU nodes"),
     Fault(
