@@ -1,13 +1,21 @@
 """Checks of SPIRE: reachable, entries right, no more rights than needed, SVIDs valid. Pure."""
 
+import json
+from collections.abc import Mapping
+from shlex import quote
 from typing import Final
 
 from gpuwarden.doctor.check import Check, Group, Verdict, failed, not_checked, passed, warned
 from gpuwarden.doctor.daemon_sets import left_out, spire_agents
 from gpuwarden.doctor.each_replica import of_each
 from gpuwarden.doctor.facts import (
+    AGENTS,
+    CONTROLLERS,
+    PODS,
     SPIFFE_IDS,
+    Fact,
     Facts,
+    Object,
     Replica,
     UnknownError,
     labels_of,
@@ -25,7 +33,13 @@ _OF_ENTRIES: Final = frozenset(x for x in ReasonCode if x.startswith("SPIRE_")) 
 }
 """What the SPIRE server says about an agent."""
 _OF_SVIDS: Final = frozenset({ReasonCode.SVID_EXPIRED, ReasonCode.SVID_NOT_YET_VALID})
-_OBJECTS: Final = frozenset({"gpuwarden-agent", "gpuwarden-controller"})
+_OBJECTS: Final = frozenset({AGENTS, CONTROLLERS})
+_FIND_CLASS: Final = (
+    "the className of the SPIRE controller manager; with SPIRE's Helm charts: kubectl -n NAMESPACE"
+    " get configmap RELEASE-controller-manager -o yaml | grep className"
+)
+_UNKNOWN: Final = "unknown"
+"""State of a node that has shown nothing."""
 
 
 def spire_is_installed(facts: Facts) -> Verdict:
@@ -85,7 +99,103 @@ def _rights_by(replica: Replica) -> Verdict:
 
 def entries_are_right(facts: Facts) -> Verdict:
     """Whether SPIRE knows controller and agents."""
+    missed = [one for one in _own(facts) if _is_missed(facts, one)]
+    ignored = [one for one in missed if not _is_handled(one)]
+    if ignored:
+        return _ignored(facts, ignored)
+    empty = [one for one in missed if _has_pods(facts, one) and not _entries(one)]
+    if empty:
+        return _without_entries(empty)
     return of_each(facts, lambda replica: _entries_by(facts, replica))
+
+
+def _own(facts: Facts) -> list[Object]:
+    return [one for one in facts.all(SPIFFE_IDS) if name_of(one) in _OBJECTS]
+
+
+def _stats(one: Object) -> Mapping[str, int]:
+    """What a SPIRE controller manager has counted for a ClusterSPIFFEID of its class.
+
+    It counts the namespaces that the object selects, too, and stores nothing while all counts are
+    0. Source: spiffe/spire-controller-manager, pkg/spireentry/reconciler.go.
+    """
+    found: Mapping[str, int] = (one.get("status") or {}).get("stats") or {}
+    return found
+
+
+def _is_handled(one: Object) -> bool:
+    return any(_stats(one).values())
+
+
+def _entries(one: Object) -> int:
+    return max(0, _stats(one).get("entriesToSet", 0) - _stats(one).get("entryFailures", 0))
+
+
+def _is_missed(facts: Facts, one: Object) -> bool:
+    """Whether nothing shows that SPIRE has the entries, by this object or by hand."""
+    asked = () if facts.replicas.value is None else facts.replicas.value.asked
+    if any(x.status.spire.unregistered for x in asked):
+        return True
+    nodes = [node for x in asked for node in x.fleet.value or ()]
+    if any(node.code in _OF_ENTRIES for node in nodes):
+        return True
+    if name_of(one) == AGENTS:
+        return not any(node.state != _UNKNOWN for node in nodes)
+    metrics = (x.metrics.value for x in asked)
+    return not any((x.value(names.SVID_EXPIRY) or 0) > 0 for x in metrics if x is not None)
+
+
+def _has_pods(facts: Facts, one: Object) -> bool:
+    """Whether there are pods of which the object should make entries."""
+    component = name_of(one).removeprefix("gpuwarden-")
+    pods = facts.objects.get(PODS, Fact()).value or ()
+    return any(labels_of(x).get("app.kubernetes.io/component") == component for x in pods)
+
+
+def _ignored(facts: Facts, ignored: list[Object]) -> Verdict:
+    """No SPIRE controller manager handles these objects."""
+    has = {one["spec"].get("className", "") for one in ignored}
+    others = {
+        one["spec"]["className"]
+        for one in facts.all(SPIFFE_IDS)
+        if _is_handled(one) and one["spec"].get("className")
+    }
+    if others and others <= has:
+        return _without_entries(ignored)
+    named = ", ".join(sorted(f"className {x}" if x else "no className" for x in has))
+    wanted, expected = "CLASS", _FIND_CLASS
+    if len(others - has) == 1:
+        (wanted,) = others - has
+        expected = f"className {wanted}, which other ClusterSPIFFEIDs have that are handled"
+    patch = json.dumps({"spec": {"className": wanted}}, separators=(",", ":"))
+    objects = " ".join(sorted(map(name_of, ignored)))
+    return failed(
+        f"with {named}, no SPIRE controller manager handles {_named(ignored)}",
+        expected,
+        facts.reapply(
+            f"kubectl patch clusterspiffeids {objects} --type=merge -p {quote(patch)}",
+            f"spire.className={wanted}",
+        ),
+    )
+
+
+def _without_entries(found: list[Object]) -> Verdict:
+    """What is wrong, where it is not their class."""
+    counts = {x: n for one in found for x, n in sorted(_stats(one).items()) if n}
+    text = ", ".join(f"{x} {n}" for x, n in counts.items()) or "no counts in its status"
+    return failed(
+        f"the SPIRE controller manager makes no entries of {_named(found)}: {text}",
+        "an entry for each pod; the log of the SPIRE controller manager says why there is none",
+        f"kubectl get clusterspiffeids {' '.join(sorted(map(name_of, found)))} -o yaml",
+    )
+
+
+def _named(found: list[Object]) -> str:
+    text = ", ".join(
+        name_of(one) + (", which has admin: true" if one["spec"].get("admin") else "")
+        for one in sorted(found, key=name_of)
+    )
+    return f"ClusterSPIFFEID {text}"
 
 
 def _entries_by(facts: Facts, replica: Replica) -> Verdict:
@@ -95,8 +205,7 @@ def _entries_by(facts: Facts, replica: Replica) -> Verdict:
     if out:
         codes = sorted({one.code for one in fleet if one.code in _OF_ENTRIES})
         wrong.append(f"{', '.join(codes)} of {some(out)}")
-    objects = {name_of(x): x for x in facts.all(SPIFFE_IDS) if name_of(x) in _OBJECTS}
-    wrong += [f"{name} has admin: true" for name, x in objects.items() if x["spec"].get("admin")]
+    wrong += [f"{name_of(x)} has admin: true" for x in _own(facts) if x["spec"].get("admin")]
     if wrong:
         return failed(
             "; ".join(wrong),
@@ -175,7 +284,9 @@ SPIRE: Final = Group(
             "spire-entries",
             "the registration entries are right",
             "Controller and agents have one each, below an attested SPIRE agent. No"
-            " ClusterSPIFFEID is `admin`.",
+            " ClusterSPIFFEID is `admin`. Those of gpuwarden have the `className` of the SPIRE"
+            " controller manager, which ignores all others; objects without one, too, unless it has"
+            " `watchClassless`.",
             entries_are_right,
             "troubleshooting.md#no-svid",
         ),

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import yaml
+
 from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
 from gpuwarden.doctor.check import Outcome, Verdict
 from gpuwarden.doctor.facts import (
@@ -23,11 +25,15 @@ from gpuwarden.doctor.facts import (
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from tests.builders.doctor_facts import (
     CONFIGURATION,
+    ROOT,
     Object,
     added,
     changed,
+    measured,
+    showing,
     told,
 )
+from tests.builders.fleet_messages import node_message
 
 DAY = timedelta(days=1)
 SEEN = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-0302_10de.present")
@@ -157,6 +163,36 @@ def released(facts: Facts, name: str = "gpuwarden") -> Facts:
                     facts, collection, one, lambda x: x["metadata"].update(annotations=notes)
                 )
     return facts
+
+
+def entries(class_name: str = "", **stats: int) -> list[Object]:
+    """The ClusterSPIFFEIDs of deploy/spire, and what a SPIRE controller manager has counted."""
+    text = (ROOT / "deploy/spire/clusterspiffeids.yaml").read_text()
+    found: list[Object] = list(yaml.safe_load_all(text))
+    for one in found:
+        if class_name:
+            one["spec"]["className"] = class_name
+        if stats:
+            one["status"] = {"stats": stats}
+    return found
+
+
+def other_entries(class_name: str, **stats: int) -> Object:
+    """One as SPIRE's Helm charts make it."""
+    return {
+        "apiVersion": "spire.spiffe.io/v1alpha1",
+        "kind": "ClusterSPIFFEID",
+        "metadata": {"name": f"{class_name}-default"},
+        "spec": {"className": class_name},
+        "status": {"stats": stats},
+    }
+
+
+def without_svids(facts: Facts) -> Facts:
+    """Neither controllers nor agents have an SVID."""
+    facts = measured(facts, "gpuwarden_svid_expires_seconds", 0)
+    facts = told(facts, spire=pb.SpireServer(configured=True, error="no SVID"))
+    return showing(facts, *(node_message(x, state="unknown") for x in ("gpu-a1", "gpu-a2")))
 
 
 def webhook(number: int, change: Callable[[Any], object]) -> Callable[[Object], object]:

@@ -30,12 +30,14 @@ from tests.builders.doctor_faults import (
     SPIRE_OFF,
     WARNING,
     Fault,
+    entries,
     leaving,
     report,
     rights,
     selecting,
     spec,
     tolerating,
+    without_svids,
 )
 
 FAULTS = [
@@ -307,6 +309,21 @@ FAULTS = [
         ),
         FAILED,
         "^gpuwarden-controller has admin: true$",
+    ),
+    Fault(
+        "spire-entries",
+        lambda x: without_svids(added(x, SPIFFE_IDS, *entries())),
+        FAILED,
+        "^with no className, no SPIRE controller manager handles ClusterSPIFFEID gpuwarden-agent,"
+        " gpuwarden-controller$",
+    ),
+    Fault(
+        "spire-entries",
+        lambda x: without_svids(
+            added(x, SPIFFE_IDS, *entries(class_name="a", podsSelected=0, namespacesSelected=1))
+        ),
+        FAILED,
+        "makes no entries of ClusterSPIFFEID gpuwarden-agent: namespacesSelected 1$",
     ),
     Fault("spire-entries", lambda x: told(x, spire=SPIRE_OFF), NOT_CHECKED, "is off"),
     Fault(

@@ -8,18 +8,26 @@ import pytest
 
 from gpuwarden.doctor.catalog import INSTALLED
 from gpuwarden.doctor.check import Result, judge
-from gpuwarden.doctor.facts import NODES, Fact, Facts
-from tests.builders.doctor_facts import changed, healthy
-from tests.builders.doctor_faults import SEEN
+from gpuwarden.doctor.facts import DAEMON_SETS, NODES, SPIFFE_IDS, Fact, Facts
+from tests.builders.doctor_facts import added, changed, healthy, without
+from tests.builders.doctor_faults import (
+    SEEN,
+    by_operator,
+    other_entries,
+    released,
+    verdict,
+    without_svids,
+)
 from tests.chart.comparing import SAME
 from tests.chart.rendering import NAMESPACE, annotations, render
 
 ACME = {"scheduler": {"names": ["acme"]}}
 
 
-def installed(folder: Path, values: dict[str, Any]) -> Facts:
+def installed(folder: Path, values: dict[str, Any], *apis: str) -> Facts:
     """A cluster with this release, without the objects of Helm's hooks."""
-    found = [x for x in render({**SAME, **values}) if "helm.sh/hook" not in annotations(x)]
+    rendered = render({**SAME, **values}, apis=apis)
+    found = [x for x in rendered if "helm.sh/hook" not in annotations(x)]
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     return healthy(folder, [*found, namespace])
 
@@ -58,3 +66,33 @@ def test_the_checks_pass_with_any_label_that_agents_go_by(label: str, tmp_path: 
         installed(tmp_path, {}), NODES, None, lambda x: x["metadata"].update(labels=labels)
     )
     assert bad(facts) == []
+
+
+@pytest.mark.parametrize("way", ["runtimeClass", "privileged", "cdi", "nri"])
+def test_the_toolkit_refuses_once_agents_need_no_variable(way: str, tmp_path: Path) -> None:
+    facts = by_operator(installed(tmp_path, {"agent": {"gpuAccess": way}}))
+    found = verdict("device-variables", facts)
+    is_patch = found.command.startswith("kubectl patch clusterpolicy ")
+    assert is_patch is (way != "runtimeClass"), found.command
+
+
+def test_a_class_of_the_controller_manager_is_given_by_the_printed_value(tmp_path: Path) -> None:
+    spire = "spire.spiffe.io/v1alpha1"
+    other = other_entries("spire-mgmt-spire", namespacesSelected=9)
+    facts = without_svids(added(installed(tmp_path, {}, spire), SPIFFE_IDS, other))
+    command = verdict("spire-entries", released(facts)).command
+    key, _, name = command.rpartition(" --set ")[2].partition("=")
+    assert (key, name) == ("spire.className", "spire-mgmt-spire")
+    after = installed(tmp_path, {"spire": {"className": name}}, spire)
+    own = [x for x in after.all(SPIFFE_IDS) if x["metadata"]["name"].startswith("gpuwarden-")]
+    assert {x["spec"]["className"] for x in own} == {name}
+    assert {x["metadata"]["name"] for x in own} == {"gpuwarden-agent", "gpuwarden-controller"}
+
+
+@pytest.mark.parametrize("taint", ["nvidia.com/gpu", "gpuwarden.dev/managed"])
+def test_the_bundled_spire_goes_to_every_node(taint: str, tmp_path: Path) -> None:
+    facts = without(installed(tmp_path, {"spire": {"mode": "bundled"}}), DAEMON_SETS, "spire-agent")
+    taints = [{"key": taint, "effect": "NoExecute"}]
+    facts = changed(facts, NODES, None, lambda x: x["spec"].update(taints=taints))
+    found = verdict("spire-installed", facts)
+    assert (found.outcome, found.seen) == ("passed", "DaemonSet gpuwarden-spire-agent")

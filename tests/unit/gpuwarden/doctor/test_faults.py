@@ -19,7 +19,9 @@ from gpuwarden.doctor.facts import (
     MUTATING,
     NODES,
     OPERATOR_POLICIES,
+    PODS,
     POLICY_BINDINGS,
+    SPIFFE_IDS,
     DryRun,
     Fact,
     Facts,
@@ -51,7 +53,9 @@ from tests.builders.doctor_faults import (
     cluster_policy,
     configured,
     discovered,
+    entries,
     listening,
+    other_entries,
     plugin,
     privileged,
     released,
@@ -59,6 +63,7 @@ from tests.builders.doctor_faults import (
     spec,
     toolkit,
     verdict,
+    without_svids,
 )
 from tests.builders.doctor_faults_of_admission import FAULTS as OF_ADMISSION
 from tests.builders.doctor_faults_of_clusters import FAULTS as OF_CLUSTERS
@@ -167,6 +172,80 @@ def test_the_command_of_helm(
     check: str, inject: Callable[[Facts], Facts], command: str, sound: Facts
 ) -> None:
     assert verdict(check, inject(released(sound, "mine"))).command == command
+
+
+def test_the_class_of_the_controller_manager_is_read_where_it_is_seen(sound: Facts) -> None:
+    """SPIRE's Helm charts always give it one, and ClusterSPIFFEIDs that have it."""
+    facts = without_svids(added(sound, SPIFFE_IDS, *entries()))
+    found = verdict("spire-entries", released(facts, "mine"))
+    assert found.command == f"{UPGRADE} --set spire.className=CLASS"
+    assert "get configmap RELEASE-controller-manager -o yaml | grep className" in found.expected
+    seen = added(facts, SPIFFE_IDS, other_entries("spire-mgmt-spire", namespacesSelected=9))
+    found = verdict("spire-entries", released(seen, "mine"))
+    assert found.command == f"{UPGRADE} --set spire.className=spire-mgmt-spire"
+    assert shlex.split(verdict("spire-entries", seen).command) == [
+        *("kubectl", "patch", "clusterspiffeids", "gpuwarden-agent", "gpuwarden-controller"),
+        *("--type=merge", "-p", '{"spec":{"className":"spire-mgmt-spire"}}'),
+    ]
+    two = added(seen, SPIFFE_IDS, other_entries("other", namespacesSelected=1))
+    assert "=CLASS" in verdict("spire-entries", released(two, "mine")).command
+    ignored = added(facts, SPIFFE_IDS, other_entries("old"))
+    assert "=CLASS" in verdict("spire-entries", released(ignored, "mine")).command
+
+
+def test_the_right_class_is_not_asked_for_again(sound: Facts) -> None:
+    facts = without_svids(added(sound, SPIFFE_IDS, *entries(class_name="spire")))
+    found = verdict("spire-entries", released(facts, "mine"))
+    assert found.seen.startswith("with className spire, no SPIRE controller manager handles ")
+    facts = added(facts, SPIFFE_IDS, other_entries("spire", namespacesSelected=9))
+    found = verdict("spire-entries", released(facts, "mine"))
+    assert found.seen.endswith(": no counts in its status")
+    assert (
+        found.command == "kubectl get clusterspiffeids gpuwarden-agent gpuwarden-controller -o yaml"
+    )
+
+
+@pytest.mark.parametrize("replicas", [True, False])
+def test_ignored_entries_are_found_also_where_no_controller_answers(
+    replicas: bool, sound: Facts
+) -> None:
+    facts = without_svids(added(sound, SPIFFE_IDS, *entries()))
+    facts = facts if replicas else replace(facts, replicas=Fact(why="no controller answers you"))
+    assert verdict("spire-entries", facts).outcome is FAILED
+
+
+def test_what_the_server_misses_counts_although_old_svids_are_valid(sound: Facts) -> None:
+    facts = added(sound, SPIFFE_IDS, *entries())
+    assert verdict("spire-entries", facts).outcome is Outcome.PASSED, "registered by hand"
+    unregistered = pb.SpireServer(configured=True, unregistered=True)
+    for worse in (
+        told(facts, spire=unregistered),
+        standing(facts, state="revoked", code="SPIRE_ENTRY_NOT_FOUND"),
+    ):
+        assert verdict("spire-entries", worse).seen.startswith("with no className, ")
+
+
+def test_an_ignored_entry_that_is_an_administrators_says_so(sound: Facts) -> None:
+    found = entries()
+    found[1]["spec"]["admin"] = True
+    facts = without_svids(added(sound, SPIFFE_IDS, *found))
+    assert "gpuwarden-controller, which has admin: true" in verdict("spire-entries", facts).seen
+
+
+def test_entries_that_the_server_refuses_are_none(sound: Facts) -> None:
+    counts: Any = {"namespacesSelected": 1, "podsSelected": 2, "entriesToSet": 2}
+    good = without_svids(added(sound, SPIFFE_IDS, *entries(**counts)))
+    assert verdict("spire-entries", good).seen == "the SPIRE server does not answer: no SVID"
+    bad = without_svids(added(sound, SPIFFE_IDS, *entries(**counts, entryFailures=2)))
+    assert verdict("spire-entries", bad).seen.endswith(
+        "gpuwarden-agent: entriesToSet 2, entryFailures 2, namespacesSelected 1, podsSelected 2"
+    )
+
+
+def test_without_pods_there_need_be_no_entries(sound: Facts) -> None:
+    facts = without_svids(added(sound, SPIFFE_IDS, *entries(namespacesSelected=1)))
+    facts = without(facts, PODS)
+    assert verdict("spire-entries", facts).seen == "the SPIRE server does not answer: no SVID"
 
 
 # --- what is not a fault
