@@ -257,7 +257,7 @@ def _svids_by(replica: Replica) -> Verdict:
 
 SPIRE_BEFORE: Final = Check(
     "spire-installed",
-    "SPIRE is installed",
+    "SPIRE is installed, and its agents go to every GPU node",
     "Every node with GPUs needs a SPIRE agent. Node selector, affinity and tolerations of its"
     " DaemonSet are compared with labels and taints of these nodes.",
     spire_is_installed,
