@@ -90,13 +90,22 @@ def webhooks_are_registered(facts: Facts) -> Verdict:
     if wrong:
         expected = "the webhooks as gpuwarden installs them"
         return failed("; ".join(wrong), expected, facts.reapply(_APPLY))
-    known = {*INFRASTRUCTURE, *SPIRE_NAMESPACES, facts.namespace}
-    others = set().union(*map(_excluded, _webhooks(facts))) - known
+    left_out = set().union(*map(_excluded, _webhooks(facts)))
+    others = left_out - {*INFRASTRUCTURE, *SPIRE_NAMESPACES, facts.namespace}
     if others:
         return warned(
             f"pods of {some(others)} start without gpuwarden",
             "nothing but infrastructure among them",
             "kubectl get mutatingwebhookconfigurations gpuwarden-pods -o yaml",
+        )
+    absent = left_out.intersection(SPIRE_NAMESPACES) - set(map(name_of, facts.all(NAMESPACES)))
+    if absent:
+        return warned(
+            f"pods of {some(absent)} would start without gpuwarden, and nobody has made"
+            " that namespace yet",
+            "the namespaces of SPIRE that this cluster has: whoever creates another may run pods"
+            " on any node",
+            facts.reapply(_APPLY, "spire.namespaces={NAMESPACE}"),
         )
     return passed("pods, ephemeral containers and both ways of binding")
 
@@ -427,8 +436,8 @@ ADMISSION: Final = Group(
             "the webhooks are registered for all resources",
             "Pods, ephemeral containers, `pods/binding` and `bindings`, with `failurePolicy: Fail`."
             " No enforced namespace is left out. Others that are, beyond the cluster's own and"
-            " SPIRE's (`spire-server`, `spire-system`), are a warning, and so is an installation"
-            " without webhooks.",
+            " SPIRE's (`spire-server`, `spire-system`), are a warning. So are these two where there"
+            " is no such namespace, and an installation without webhooks.",
             webhooks_are_registered,
             "admission.md#install",
         ),

@@ -45,6 +45,9 @@ DISCOVERED: Final = (
     "feature.node.kubernetes.io/pci-0300_10de.present",
 )
 """Labels of node-feature-discovery for NVIDIA's devices: the chart's agents go by them, too."""
+OPERATOR: Final = ("nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.client")
+PAUSED: Final = frozenset({"paused-for-driver-upgrade", "paused-for-mig-change"})
+"""What the gpu-operator sets there while it changes a node: agents leave it for so long."""
 _RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/mig-")
 _SHARING: Final = "nvidia.com/gpu.sharing-strategy"
 _UNSHARED: Final = frozenset({"", "none"})
@@ -74,6 +77,15 @@ def gpu_nodes(facts: Facts) -> tuple[Object, ...]:
     )
 
 
+def _is_kept_off(node: Object) -> bool:
+    """Whether a label keeps the agent off for a while."""
+    return labels_of(node).get(AGENT) == "off" or _is_paused(node)
+
+
+def _is_paused(node: Object) -> bool:
+    return any(labels_of(node).get(label) in PAUSED for label in OPERATOR)
+
+
 def _is_discovered(node: Object) -> bool:
     return any(labels_of(node).get(label) == "true" for label in DISCOVERED)
 
@@ -91,12 +103,18 @@ def _is_for_agents(facts: Facts, node: Object) -> bool:
 def fleet_of(facts: Facts, replica: Replica) -> tuple[pb.Node, ...]:
     """Nodes that have shown it GPUs, or should: of a node without any nobody wants evidence.
 
-    What has shown some to another replica should. Raises UnknownError.
+    What has shown some to another replica should; what a label keeps agents off need not. Raises
+    UnknownError.
     """
+    away = {name_of(one) for one in facts.all(NODES) if _is_kept_off(one)}
     reported = (x for one in facts.asked for x in one.fleet.value or ())
     expected = {x.name for x in reported if x.state != _UNKNOWN}
     expected |= {name_of(one) for one in gpu_nodes(facts)}
-    return tuple(x for x in replica.fleet.get() if x.state != _UNKNOWN or x.name in expected)
+    return tuple(
+        x
+        for x in replica.fleet.get()
+        if x.name not in away and (x.state != _UNKNOWN or x.name in expected)
+    )
 
 
 def whole_fleet(facts: Facts) -> tuple[pb.Node, ...]:
@@ -127,8 +145,7 @@ def gpu_nodes_are_labelled(facts: Facts) -> Verdict:
             "the label on every node with GPUs: GPU feature discovery sets it",
             f"kubectl label node NODE {PRESENT}=true",
         )
-    off = sorted(name_of(one) for one in nodes if labels_of(one).get(AGENT) == "off")
-    nodes = tuple(one for one in nodes if name_of(one) not in off)
+    all_nodes, nodes = nodes, tuple(one for one in nodes if not _is_kept_off(one))
     unlabelled = [one for one in nodes if labels_of(one).get(PRESENT) != "true"]
     bare = [
         name_of(one)
@@ -148,12 +165,8 @@ def gpu_nodes_are_labelled(facts: Facts) -> Verdict:
             "one that every node with GPUs matches",
             f"kubectl -n {facts.namespace} get daemonset {AGENTS} -o yaml",
         )
-    if off:
-        return warned(
-            f"the label {AGENT}=off keeps agents off {some(off)}",
-            "it on no node, once the driver there is exchanged",
-            f"kubectl label node {off[0]} {AGENT}-",
-        )
+    if (away := _kept_off(all_nodes)) is not None:
+        return away
     if unlabelled and not is_installed:
         found = sorted(map(name_of, unlabelled))
         return warned(
@@ -164,12 +177,31 @@ def gpu_nodes_are_labelled(facts: Facts) -> Verdict:
     return passed(counted(len(nodes), "node"))
 
 
+def _kept_off(nodes: Iterable[Object]) -> Verdict | None:
+    """The warning about those that a label keeps agents off."""
+    off = sorted(name_of(one) for one in nodes if labels_of(one).get(AGENT) == "off")
+    paused = sorted(name_of(one) for one in nodes if _is_paused(one))
+    if off:
+        return warned(
+            f"the label {AGENT}=off keeps agents off {some(off)}",
+            "it on no node, once the driver there is exchanged",
+            f"kubectl label node {off[0]} {AGENT}-",
+        )
+    if paused:
+        return warned(
+            f"the gpu-operator keeps agents off {some(paused)}",
+            "agents there again, once it has changed the driver or the MIG mode",
+            f"kubectl get node {paused[0]} -L {','.join(OPERATOR)}",
+        )
+    return None
+
+
 def agents_run_everywhere(facts: Facts) -> Verdict:
     """Whether each GPU node has an agent that is ready."""
-    found = gpu_nodes(facts)
+    found = [one for one in gpu_nodes(facts) if not _is_kept_off(one)]
     nodes = {name_of(one) for one in found}
     if not nodes:
-        return not_checked("the cluster has no GPU nodes")
+        return not_checked("the cluster has no GPU nodes that agents may go to")
     ready = {one["spec"].get("nodeName", "") for one in facts.all(PODS) if _is_ready_agent(one)}
     missing = nodes - ready
     if missing:

@@ -146,6 +146,8 @@ def _made() -> list[Object]:
     """What is not of the manifests."""
     found: list[Object] = [
         _namespace("kube-system"),
+        _namespace("spire-server"),
+        _namespace("spire-system"),
         _namespace("team-a", **{"gpuwarden.dev/enforce": "true"}),
         _namespace("team-b", **{"gpuwarden.dev/enforce": "false"}),
         _node("gpu-a1"),

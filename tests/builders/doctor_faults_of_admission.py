@@ -67,6 +67,12 @@ def logs(facts: Facts, *verdicts: LogVerdict, unread: tuple[str, ...] = ()) -> F
 
 FAULTS = [
     Fault("webhooks-registered", without_webhooks, WARNING, "^none, and the controller serves"),
+    Fault(
+        "webhooks-registered",
+        lambda x: without(x, NAMESPACES, "spire-system"),
+        WARNING,
+        "^pods of spire-system would start without gpuwarden, and nobody has made",
+    ),
     Fault("webhooks-ca", without_webhooks, NOT_CHECKED, "^no webhook is registered$"),
     Fault("pod-mutated", without_webhooks, NOT_CHECKED, "^there are no webhooks$"),
     Fault("pod-refused", without_webhooks, NOT_CHECKED, "^there are no webhooks$"),

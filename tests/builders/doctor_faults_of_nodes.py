@@ -35,6 +35,8 @@ from tests.builders.doctor_faults import (
     unlabelled,
 )
 
+PAUSED = {"nvidia.com/gpu.deploy.device-plugin": "paused-for-driver-upgrade"}
+
 FAULTS = [
     Fault(
         "gpu-nodes",
@@ -48,6 +50,12 @@ FAULTS = [
         lambda x: changed(x, NODES, "gpu-a2", labelled(**{"gpuwarden.dev/agent": "off"})),
         WARNING,
         "^the label gpuwarden.dev/agent=off keeps agents off gpu-a2$",
+    ),
+    Fault(
+        "gpu-nodes",
+        lambda x: changed(x, NODES, "gpu-a2", labelled(**PAUSED)),
+        WARNING,
+        "^the gpu-operator keeps agents off gpu-a2$",
     ),
     Fault(
         "gpu-nodes",

@@ -68,7 +68,7 @@ def test_the_checks_pass_with_any_label_that_agents_go_by(label: str, tmp_path: 
     assert bad(facts) == []
 
 
-@pytest.mark.parametrize("way", ["runtimeClass", "privileged", "cdi", "nri"])
+@pytest.mark.parametrize("way", ["runtimeClass", "privileged", "nri"])
 def test_the_toolkit_refuses_once_agents_need_no_variable(way: str, tmp_path: Path) -> None:
     facts = by_operator(installed(tmp_path, {"agent": {"gpuAccess": way}}))
     found = verdict("device-variables", facts)

@@ -54,6 +54,7 @@ from tests.builders.doctor_faults import (
     configured,
     discovered,
     entries,
+    labelled,
     listening,
     other_entries,
     plugin,
@@ -68,6 +69,7 @@ from tests.builders.doctor_faults import (
 from tests.builders.doctor_faults_of_admission import FAULTS as OF_ADMISSION
 from tests.builders.doctor_faults_of_clusters import FAULTS as OF_CLUSTERS
 from tests.builders.doctor_faults_of_nodes import FAULTS as OF_NODES
+from tests.builders.doctor_faults_of_nodes import PAUSED
 from tests.builders.doctor_faults_of_replicas import FAULTS as OF_REPLICAS
 from tests.builders.fleet_messages import node_message
 
@@ -319,6 +321,19 @@ def test_an_affinity_of_ones_own_is_read(
 
     facts = changed(by_discovery(sound), DAEMON_SETS, "gpuwarden-agent", inject)
     assert verdict("gpu-nodes", facts).outcome is outcome
+
+
+@pytest.mark.parametrize("labels", [{"gpuwarden.dev/agent": "off"}, PAUSED], ids=["off", "paused"])
+def test_nothing_is_wanted_of_a_node_that_a_label_keeps_agents_off(
+    sound: Facts, labels: dict[str, str]
+) -> None:
+    """Not its agent, and not its evidence once the lease has ended."""
+    away = without(sound, PODS, "gpuwarden-agent-gpu-a2")
+    away = showing(away, node_message("gpu-a1"), node_message("gpu-a2", state="stale"))
+    assert {verdict(x, away).outcome for x in ("agents", "evidence")} == {FAILED}
+    found = changed(away, NODES, "gpu-a2", labelled(**labels))
+    assert verdict("agents", found).seen == "on 1 node"
+    assert verdict("evidence", found).seen.startswith("1 node, for ")
 
 
 def test_nobody_wants_evidence_of_a_node_without_gpus(sound: Facts) -> None:
