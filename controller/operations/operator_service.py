@@ -31,8 +31,9 @@ from controller.fleet.quarantine import (
     show,
 )
 from controller.fleet.registry import FleetRegistry
-from controller.fleet.trust import TrustChange
+from controller.fleet.trust import ChangeKind, TrustChange
 from controller.fleet.view import NodeState
+from controller.operations.quarantine_reconciler import code_of
 from controller.record import AuditLog, AuditUnavailableError, Json, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
@@ -174,7 +175,7 @@ class OperatorService:
         self._denials.forget(order.node, written.unwritten)
         after = self.shown(order.node)
         if after.denial is None:
-            self._let_try(act, order)
+            self._let_try(act, order, written.denial)
         return Done(after, enrollment_changes(written) if act is Act.ACCEPT else ())
 
     async def _write(self, node: str, decide: Decide) -> Shown | Refusal:
@@ -192,10 +193,17 @@ class OperatorService:
                 return shown
         return Refusal(ReasonCode.ENROLLMENT_CONFLICT, f"the enrolment of {node} changes too fast")
 
-    def _let_try(self, act: Act, order: Order) -> None:
+    def _let_try(self, act: Act, order: Order, ended: QuarantineEntry | None) -> None:
+        """Report it for the order also where the store's watch was faster than its answer.
+
+        Then the node has been let try already, without the name of who ended its quarantine.
+        """
         now_ns, wall_ns = self._times()
         reason = f"{_DECISION[act]} by {order.actor}: {order.reason}"
         changes = self._fleet.release(order.node, reason=reason, now_ns=now_ns, wall_ns=wall_ns)
+        if ended is not None and not changes:
+            code = code_of(ended)
+            changes = (TrustChange(order.node, ChangeKind.RELEASED, code, reason),)
         self._observer.changed(changes, order.actor)
 
     async def _take_out(self, order: Order) -> Done | Refusal:

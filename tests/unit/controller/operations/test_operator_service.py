@@ -14,13 +14,17 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     QuarantineEntry,
 )
-from controller.fleet.quarantine import Change, QuarantineEntries
+from controller.fleet.faults import Fault
+from controller.fleet.quarantine import Change, QuarantineEntries, QuarantineFate
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.fleet.view import NodeState
 from controller.operations.operator_service import Act, Done, OperatorService, Order
+from controller.operations.quarantine_reconciler import QuarantineReconciler
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
 from tests.fakes.clock import FakeClock
 from tests.fakes.recording_audit import RecordingAudit
 from tests.hang import HANG_S
@@ -41,6 +45,8 @@ class RacingStore(MemoryEnrollmentStore):
     gone = False
     first: EnrollmentRecord | None = None
     losses = 0
+    follower: QuarantineReconciler | None = None
+    """Sees what is written before the answer to the write is there."""
 
     async def create_if_absent(self, record: EnrollmentRecord) -> bool:
         self._fail()
@@ -54,7 +60,10 @@ class RacingStore(MemoryEnrollmentStore):
         if self.losses:
             self.losses -= 1
             return False
-        return await super().compare_and_set(old, new)
+        written = await super().compare_and_set(old, new)
+        if self.follower is not None:
+            await self.follower.reconcile()
+        return written
 
     def _fail(self) -> None:
         if self.gone:
@@ -65,6 +74,7 @@ class RacingStore(MemoryEnrollmentStore):
 class Observed:
     acts: list[tuple[Act, ReasonCode | None]] = field(default_factory=list)
     changes: list[tuple[ChangeKind, str]] = field(default_factory=list)
+    details: list[tuple[str, ReasonCode | None, str]] = field(default_factory=list)
 
     def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
         assert order.reason
@@ -72,6 +82,10 @@ class Observed:
 
     def changed(self, changes: tuple[TrustChange, ...], actor: str) -> None:
         self.changes.extend((x.kind, actor) for x in changes)
+        self.details.extend((x.node, x.code, x.detail) for x in changes)
+
+    def denial(self, node: str, denial: QuarantineEntry, fate: QuarantineFate) -> None:
+        """What the reconciler sees in the store."""
 
 
 class OperatorWorld:
@@ -282,6 +296,69 @@ class TestRelease:
             refused(await world.workbench.release(ORDER, world.version))
             is ReasonCode.QUARANTINE_UNKNOWN
         )
+
+
+class TestWhoEndedIt:
+    """The reconciler lets a node try too, and does not know whose act it was."""
+
+    @pytest.mark.parametrize(
+        ("act", "words"), [(Act.ACCEPT, "accepted"), (Act.RELEASE, "released")]
+    )
+    async def test_the_order_is_named_once_where_the_watch_is_faster(
+        self, act: Act, words: str
+    ) -> None:
+        world, follower = self._followed()
+        await follower.begin()
+        world.store.follower = follower
+        done(await getattr(world.workbench, act.value)(ORDER, world.version))
+        assert world.state() is NodeState.REFUSED
+        await follower.reconcile()
+        assert world.observed.changes == [
+            (ChangeKind.RELEASED, AUTOMATIC),
+            (ChangeKind.RELEASED, WHO),
+        ]
+        assert world.observed.details[1] == (
+            "gpu-1",
+            ReasonCode.INVENTORY_CHANGED,
+            f"{words} by {WHO}: card replaced, ticket 7",
+        )
+
+    async def test_and_once_where_the_watch_is_slower(self) -> None:
+        world, follower = self._followed()
+        await follower.begin()
+        done(await world.workbench.release(ORDER, world.version))
+        await follower.reconcile()
+        assert world.observed.changes == [(ChangeKind.RELEASED, WHO)]
+
+    async def test_nobody_where_another_order_was_first(self) -> None:
+        world, follower = self._followed()
+        await follower.begin()
+        world.store.first = world.record.lifted(DENIAL)
+        world.store.follower = follower
+        assert refused(await world.workbench.release(ORDER, world.version)) is (
+            ReasonCode.ENROLLMENT_CONFLICT
+        )
+        assert world.observed.changes == [(ChangeKind.RELEASED, AUTOMATIC)]
+
+    async def test_nobody_where_only_faults_were_ended(self) -> None:
+        fault = Fault(NEW.uuid, 79, "boot", 1, None)
+        world = OperatorWorld(replace(RECORD, denial=None, faults=(fault,)))
+        done(await world.workbench.release(ORDER, world.version))
+        assert world.record.faults[0].ended
+        assert world.observed.changes == []
+
+    @staticmethod
+    def _followed() -> tuple[OperatorWorld, QuarantineReconciler]:
+        world = OperatorWorld(RECORD)
+        follower = QuarantineReconciler(
+            world.store,
+            world.denials,
+            world.fleet,
+            clock=world.clock,
+            observer=world.observed,
+            instruments=Instruments(Process.CONTROLLER, "0"),
+        )
+        return world, follower
 
 
 class TestQuarantine:
