@@ -6,7 +6,8 @@ What a missing answer means is the caller's decision.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -73,20 +74,23 @@ class MutationCache(Generic[T]):
         self._ahead: dict[str, _Ahead] = {}
         self._pending: set[PendingRequest] = set()
 
-    def begin(self, key: str) -> PendingRequest:
-        """Before a request about `key`, one at a time; `complete` or `cancel` follows."""
+    @contextlib.contextmanager
+    def begin(self, key: str) -> Iterator[PendingRequest]:
+        """A request about `key`, one at a time; it is over with the block, however that ends.
+
+        What it brings goes to `complete`. Where it brings nothing (an error, a lost
+        answer, a caller that went away) a write may have been done: the watch will show it.
+        """
         known = self.known.get(key)
         request = PendingRequest(key, set() if known is None else {known.version})
         self._pending.add(request)
-        return request
-
-    def cancel(self, request: PendingRequest) -> None:
-        """The request brought no object."""
-        self._pending.discard(request)
+        try:
+            yield request
+        finally:
+            self._pending.discard(request)
 
     def complete(self, request: PendingRequest, entry: Entry[T], now_ns: int) -> bool:
         """The request brought `entry`; False if only another request can say what is newest."""
-        self._pending.discard(request)
         if entry.version in request.seen:
             return True
         if request.is_overtaken:
@@ -218,16 +222,17 @@ class ObjectStore(Generic[T]):
 
     async def create(self, key: str, body: object) -> bool:
         """Create the object; False if there is one."""
-        request = self._objects.begin(key)
         try:
-            answer = await self._ask(lambda: self._api.create(self._kind.resource, body))
+            with self._objects.begin(key) as request:
+                answer = await self._ask(lambda: self._api.create(self._kind.resource, body))
+                is_sure = self._take_answer(request, answer)
         except ApiError as error:
-            self._objects.cancel(request)
             if not error.is_conflict:
                 raise self.error_about(key, error) from None
             await self.fetch(key)
             return False
-        await self._complete(request, answer)
+        if not is_sure:
+            await self.fetch(key)
         return True
 
     async def change(
@@ -246,27 +251,25 @@ class ObjectStore(Generic[T]):
             {"op": "replace", "path": "/metadata/resourceVersion", "value": known.version},
             *steps,
         ]
-        request = self._objects.begin(key)
         try:
-            answer = await self._ask(
-                lambda: self._api.patch(
-                    self._kind.resource,
-                    key,
-                    patch,
-                    content_type=JSON_PATCH,
-                    subresource=subresource,
+            with self._objects.begin(key) as request:
+                answer = await self._ask(
+                    lambda: self._api.patch(
+                        self._kind.resource,
+                        key,
+                        patch,
+                        content_type=JSON_PATCH,
+                        subresource=subresource,
+                    )
                 )
-            )
+                is_sure = is_last or self._take_answer(request, answer)
         except ApiError as error:
-            self._objects.cancel(request)
             if not (error.is_conflict or error.is_not_found):
                 raise self.error_about(key, error) from None
             await self.fetch(key)
             return False
-        if is_last:
-            self._objects.cancel(request)
-        else:
-            await self._complete(request, answer)
+        if not is_sure:
+            await self.fetch(key)
         return True
 
     async def delete(self, key: str, known: Entry[T]) -> bool:
@@ -287,17 +290,16 @@ class ObjectStore(Generic[T]):
     async def fetch(self, key: str) -> None:
         """Read what the object is now; read again where a list came in between."""
         for _ in range(_MOST_RACES):
-            request = self._objects.begin(key)
-            try:
-                body = await self._ask(lambda: self._api.get(self._kind.resource, key))
-            except ApiError as error:
-                self._objects.cancel(request)
-                if not error.is_not_found:
-                    raise self.error_about(key, error) from None
-                self._objects.miss(key)
-                return
-            if self._take_answer(request, body):
-                return
+            with self._objects.begin(key) as request:
+                try:
+                    body = await self._ask(lambda: self._api.get(self._kind.resource, key))
+                except ApiError as error:
+                    if not error.is_not_found:
+                        raise self.error_about(key, error) from None
+                    self._objects.miss(key)
+                    return
+                if self._take_answer(request, body):
+                    return
         raise self._unavailable(f"{self._name} {key}: lists and answers cross")
 
     def error_about(self, key: str, error: Exception) -> Exception:
@@ -318,17 +320,11 @@ class ObjectStore(Generic[T]):
         async with self._writing:
             return await ask()
 
-    async def _complete(self, request: PendingRequest, body: bytes) -> None:
-        """A write of ours was carried out; the known state afterwards includes it."""
-        if not self._take_answer(request, body):
-            await self.fetch(request.key)
-
     def _take_answer(self, request: PendingRequest, body: bytes) -> bool:
         """Take an object from an answer; False where it is not known to be the newest."""
         try:
             key, entry = self._kind.entry(body)
         except ApiError as error:
-            self._objects.cancel(request)
             raise self.error_about(request.key, error) from None
         is_sure = self._objects.complete(request, entry, self._clock.boottime_ns())
         if is_sure:

@@ -18,6 +18,7 @@ from controller.kube.reservations import (
     Repaired,
     reservation_object,
 )
+from controller.kube.store import PendingRequest
 from controller.ledger.record import GpuRecord, HolderState
 from controller.ledger.store import LedgerStore, LedgerUnavailableError
 from gpuwarden.clock import SystemClock
@@ -106,9 +107,10 @@ class TestMemory:
         self, opened: Opened, server: FakeApiServer
     ) -> None:
         """A MIG device gets another UUID whenever a GPU is partitioned: there is no last one."""
-        of_other_tests = every(KeptReservation)
+        before: list[object] = [*every(KeptReservation)]
         async with opened() as here, opened() as there:
             await asyncio.gather(here.load(), there.load())
+            before += [*every(asyncio.Lock), *every(PendingRequest)]
             for gpu in ("GPU-a", "GPU-b", "GPU-c"):
                 assert await here.compare_and_set(None, record(holder(gpu), gpu=gpu))
                 first = here.snapshot().get(gpu)
@@ -117,11 +119,13 @@ class TestMemory:
                 assert await here.compare_and_set(first, over)
             assert await here.compare_and_set(None, record(holder("GPU-d"), gpu="GPU-d"))
 
+            def since(kind: type[T]) -> list[T]:
+                return [x for x in every(kind) if all(x is not y for y in before)]
+
             async def forgotten() -> bool | None:
-                kept = [
-                    x for x in every(KeptReservation) if all(x is not y for y in of_other_tests)
-                ]
-                return {x.entry.record.key for x in kept} == {"gpu-d"} or None
+                kept = {x.entry.record.key for x in since(KeptReservation)}
+                left = [*since(asyncio.Lock), *since(PendingRequest)]
+                return (kept, left) == ({"gpu-d"}, []) or None
 
             await eventually(forgotten, "only the live one is kept")
             assert set(server.objects.all(COLLECTION)) == {"gpu-d"}

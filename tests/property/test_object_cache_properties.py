@@ -4,6 +4,8 @@ Model: a server with a numbered history per object; requests of ours that take e
 moment and are answered at a later one; a watch that lags; lists asked for and taken later.
 """
 
+from contextlib import ExitStack
+
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -33,7 +35,7 @@ class Writing(RuleBasedStateMachine):
         self.cache: dict[str, Entry[int]] = {}
         """What the cache holds: the watch and lists alone."""
         self.mutations: MutationCache[int] = MutationCache(is_over)
-        self.answers: list[tuple[PendingRequest, Entry[int]]] = []
+        self.answers: list[tuple[PendingRequest, Entry[int], ExitStack]] = []
         self.list_on_its_way: tuple[int, int, dict[str, Entry[int]]] | None = None
         self.is_list_wanted = False
         self.newest_known: dict[str, int] = {}
@@ -57,26 +59,45 @@ class Writing(RuleBasedStateMachine):
             del self.objects[key]
             self.history.append((self.number, key, None))
 
+    @rule(key=KEYS, we_look=st.booleans())
+    def others_end(self, key: str, *, we_look: bool) -> None:
+        """In two writes, as a reservation ends."""
+        if key in self.objects:
+            while not is_over(self.write(key).value):
+                pass
+            self.others_delete(key)
+        if we_look:
+            self.we_ask(key, writes=False)
+
     @rule(key=KEYS, writes=st.booleans())
     def we_ask(self, key: str, *, writes: bool) -> None:
         """One at a time per object, as the store does."""
-        if any(request.key == key for request, _ in self.answers):
+        if any(request.key == key for request, _, _ in self.answers):
             return
-        request = self.mutations.begin(key)
+        stack = ExitStack()
+        request = stack.enter_context(self.mutations.begin(key))
         if writes:
-            self.answers.append((request, self.write(key)))
+            self.answers.append((request, self.write(key), stack))
         elif key in self.objects:
-            self.answers.append((request, self.objects[key]))
+            self.answers.append((request, self.objects[key], stack))
         else:
-            self.mutations.cancel(request)
+            stack.close()
             self.mutations.miss(key)
 
     @precondition(lambda self: self.answers)
     @rule()
+    def we_get_no_answer(self) -> None:
+        """Or go away; what we wrote is written."""
+        self.answers.pop()[2].close()
+
+    @precondition(lambda self: self.answers)
+    @rule()
     def we_are_answered(self) -> None:
-        request, entry = self.answers.pop(0)
+        request, entry, stack = self.answers.pop(0)
         self.now += 1
-        if self.mutations.complete(request, entry, self.now):
+        with stack:
+            is_sure = self.mutations.complete(request, entry, self.now)
+        if is_sure:
             known = self.mutations.known.get(request.key)
             assert known is None or self.order[known.version] >= self.order[entry.version]
         else:
@@ -126,6 +147,7 @@ class Writing(RuleBasedStateMachine):
         there = {k: x for k, x in known.items() if k not in self.mutations.missing}
         assert there == self.objects
         assert not [x for x in self.mutations.missing if is_over(known[x].value)]
+        assert not self.mutations._pending
 
     @invariant()
     def nothing_goes_back_in_time(self) -> None:
@@ -135,5 +157,5 @@ class Writing(RuleBasedStateMachine):
             self.newest_known[key] = number
 
 
-Writing.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+Writing.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestWriting = Writing.TestCase

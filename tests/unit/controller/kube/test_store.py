@@ -1,5 +1,7 @@
 """Own answers and the copy, in the orders that matter."""
 
+import asyncio
+
 import pytest
 
 from controller.kube.cache import Change
@@ -16,14 +18,18 @@ def objects() -> MutationCache[int]:
     return made
 
 
+def answered(objects: MutationCache[int], entry: Entry[int]) -> bool:
+    with objects.begin("a") as request:
+        return objects.complete(request, entry, 10)
+
+
 def told(objects: MutationCache[int], entry: Entry[int] | None) -> list[str]:
     return objects.take_changes((Change("a", None, entry),))
 
 
 class TestOwnWrites:
     def test_what_the_watch_still_has_to_tell_is_older(self, objects: MutationCache[int]) -> None:
-        request = objects.begin("a")
-        assert objects.complete(request, V3, 10)
+        assert answered(objects, V3)
         assert told(objects, V2) == []
         assert objects.known["a"] == V3
         assert told(objects, V3) == []
@@ -31,24 +37,24 @@ class TestOwnWrites:
         assert told(objects, newer) == ["a"]
 
     def test_an_answer_that_the_watch_overtook_is_older(self, objects: MutationCache[int]) -> None:
-        request = objects.begin("a")
-        told(objects, V2)
-        told(objects, V3)
-        assert objects.complete(request, V2, 10)
+        with objects.begin("a") as request:
+            told(objects, V2)
+            told(objects, V3)
+            assert objects.complete(request, V2, 10)
         assert objects.known["a"] == V3
 
     def test_a_read_of_what_was_known_already_is_older(self, objects: MutationCache[int]) -> None:
-        request = objects.begin("a")
-        told(objects, V2)
-        assert objects.complete(request, V1, 10)
+        with objects.begin("a") as request:
+            told(objects, V2)
+            assert objects.complete(request, V1, 10)
         assert objects.known["a"] == V2
 
     def test_an_answer_that_a_list_overtook_proves_nothing(
         self, objects: MutationCache[int]
     ) -> None:
-        request = objects.begin("a")
-        objects.take_list({"a": V3}, asked_ns=5)
-        assert not objects.complete(request, V2, 10)
+        with objects.begin("a") as request:
+            objects.take_list({"a": V3}, asked_ns=5)
+            assert not objects.complete(request, V2, 10)
         assert objects.known["a"] == V3
 
 
@@ -56,14 +62,14 @@ class TestLists:
     def test_one_asked_for_before_an_answer_leaves_it_and_wants_another(
         self, objects: MutationCache[int]
     ) -> None:
-        objects.complete(objects.begin("a"), V2, 10)
+        assert answered(objects, V2)
         assert objects.take_list({"a": V1}, asked_ns=10) == ([], True)
         assert objects.known["a"] == V2
         assert objects.take_list({"a": V3}, asked_ns=11) == (["a"], False)
         assert objects.known["a"] == V3
 
     def test_one_that_holds_the_answer_is_sure(self, objects: MutationCache[int]) -> None:
-        objects.complete(objects.begin("a"), V2, 10)
+        assert answered(objects, V2)
         assert objects.take_list({"a": V2}, asked_ns=10) == ([], False)
         assert told(objects, V3) == ["a"]
 
@@ -99,7 +105,7 @@ class TestGone:
         """Else a reservation that has ended would be in force once more."""
         objects: MutationCache[int] = MutationCache(lambda value: value == 2)
         objects.take_list({"a": V1}, asked_ns=0)
-        objects.complete(objects.begin("a"), V2, 10)
+        assert answered(objects, V2)
         objects.miss("a")
         assert told(objects, V1) == []
         assert objects.known["a"] == V2
@@ -107,8 +113,12 @@ class TestGone:
         told(objects, None)
         assert (objects.known, objects.missing) == ({}, set())
 
-    def test_a_request_without_an_answer_leaves_nothing(self, objects: MutationCache[int]) -> None:
-        request = objects.begin("a")
-        objects.cancel(request)
+    @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt, asyncio.CancelledError])
+    def test_a_request_without_an_answer_leaves_nothing(
+        self, objects: MutationCache[int], error: type[BaseException]
+    ) -> None:
+        with pytest.raises(error), objects.begin("a") as request:
+            raise error
         told(objects, V2)
         assert request.seen == {"v1"}
+        assert objects._pending == set()
