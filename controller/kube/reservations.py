@@ -17,7 +17,7 @@ from controller.kube.cache import DEFAULT_PACE, ListWatch, Pace
 from controller.kube.client import ApiClient
 from controller.kube.resources import GROUP, RESERVATIONS, Kind, Metadata
 from controller.kube.resources import Entry as Known
-from controller.kube.store import FIRST_READ_SECONDS, ObjectStore
+from controller.kube.store import FIRST_READ_SECONDS, LATE_WATCH_SECONDS, ObjectStore
 from controller.ledger.record import (
     GpuRecord,
     Holder,
@@ -228,7 +228,9 @@ class KubernetesLedgerStore:
     Creation is the API server's create-if-absent, so it refuses a second holder by itself. A
     record ends in two writes: one marks its holders as ended (from then on the GPU is free), one
     removes the object; whoever finds an object between the two removes it. An object that vanished
-    before its end was removed by force: its record stays in force here and is written again.
+    before its end was removed by force: its record stays in force here and is written again. Only
+    the watch, or a list, shows that: an answer 404 may be ahead of a watch that has still to show
+    the end.
     `watcher.follow` keeps the cache, in the event loop that uses it.
     """
 
@@ -242,6 +244,7 @@ class KubernetesLedgerStore:
         pace: Pace = DEFAULT_PACE,
         jitter: Callable[[], float],
         first_read_s: float = FIRST_READ_SECONDS,
+        late_watch_s: float = LATE_WATCH_SECONDS,
     ) -> None:
         self._snapshot = LedgerSnapshot(fresh_until_ns=0)
         self.repaired: Counter[Repaired] = Counter()
@@ -260,6 +263,7 @@ class KubernetesLedgerStore:
             pace=pace,
             jitter=jitter,
             first_read_s=first_read_s,
+            late_watch_s=late_watch_s,
             is_over=lambda kept: kept.entry.record.is_closed,
         )
 
@@ -294,7 +298,11 @@ class KubernetesLedgerStore:
         return tuple(replaced)
 
     async def read(self, gpu: str) -> Entry | None:
-        """The entry as the API server has it no earlier than now; raises LedgerUnavailableError."""
+        """The entry as the API server has it no earlier than now; raises LedgerUnavailableError.
+
+        A live record that was removed by force is still in force. Where it is gone and the watch
+        has not shown how, that is an error: another replica may have ended it.
+        """
         key = key_of(gpu)
         async with self._objects.turn(key):
             await self._objects.fetch(key)

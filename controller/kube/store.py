@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 FIRST_READ_SECONDS: Final = 3.0
 """A start goes on without; nothing is granted until the first list is in."""
+LATE_WATCH_SECONDS: Final = 1.0
+"""How long to wait for a watch that has not shown yet how an object went."""
 _AT_ONCE: Final = 16
 _MOST_RACES: Final = 4
 _TOO_MANY_REQUESTS: Final = 429
@@ -41,6 +43,8 @@ class PendingRequest:
     key: str
     seen: set[str] = field(default_factory=set)
     """Versions that were known before, or that the cache showed meanwhile."""
+    is_told: bool = False
+    """The watch told of the object meanwhile."""
     is_overtaken: bool = False
     """A list was taken meanwhile."""
 
@@ -63,10 +67,13 @@ class MutationCache(Generic[T]):
     proves nothing, and another is wanted.
 
     An object that is gone is known to be missing, and forgotten where `is_over` says that its last
-    value was its end: unless the watch has still to show that value, and with it older ones.
+    value was its end: unless the watch has still to show that value, and with it older ones. That
+    an answer finds no object does not say how it went: it may have come to its end after the last
+    that is known of it. The watch says that, or the next list.
     """
 
-    def __init__(self, is_over: Callable[[T], bool] = lambda _value: False) -> None:
+    def __init__(self, is_over: Callable[[T], bool] | None = None) -> None:
+        """`is_over`: None where objects have no end, so that what is gone was removed."""
         self._is_over = is_over
         self.known: dict[str, Entry[T]] = {}
         self.missing: set[str] = set()
@@ -78,7 +85,7 @@ class MutationCache(Generic[T]):
     def begin(self, key: str) -> Iterator[PendingRequest]:
         """A request about `key`, one at a time; it is over with the block, however that ends.
 
-        What it brings goes to `complete`. Where it brings nothing (an error, a lost
+        What it brings goes to `complete` or `miss`. Where it brings nothing (an error, a lost
         answer, a caller that went away) a write may have been done: the watch will show it.
         """
         known = self.known.get(key)
@@ -98,6 +105,16 @@ class MutationCache(Generic[T]):
         self._put(request.key, entry)
         self._ahead[request.key] = _Ahead(entry.version, now_ns)
         return True
+
+    def miss(self, request: PendingRequest) -> bool:
+        """The request found no object; False if that does not say what became of it."""
+        if request.is_told or request.is_overtaken:
+            return False
+        known = self.known.get(request.key)
+        is_late = known is not None and request.key not in self.missing and self._can_end(known)
+        if not is_late:
+            self._remove(request.key)
+        return not is_late
 
     def take_changes(self, changes: tuple[Change[T], ...]) -> list[str]:
         """Take what the watch sent; returns the keys whose known value is another now."""
@@ -125,19 +142,25 @@ class MutationCache(Generic[T]):
             if entry is None or entry.version != ahead.version:
                 return False
             del self._ahead[key]
-        if entry is None:
-            self.miss(key)
-            return False
         for request in self._pending:
             if request.key == key:
-                request.seen.add(entry.version)
+                request.is_told = True
+                request.seen |= set() if entry is None else {entry.version}
+        if entry is None:
+            self._remove(key)
+            return False
         return self._put(key, entry)
 
-    def miss(self, key: str) -> None:
-        """There is no such object."""
-        if key not in self.known:
+    def _can_end(self, known: Entry[T]) -> bool:
+        """And has not."""
+        return self._is_over is not None and not self._is_over(known.value)
+
+    def _remove(self, key: str) -> None:
+        """There is no such object any more, and what is known is the last of it."""
+        known = self.known.get(key)
+        if known is None:
             return
-        if key not in self._ahead and self._is_over(self.known[key].value):
+        if key not in self._ahead and self._is_over is not None and self._is_over(known.value):
             self.missing.discard(key)
             del self.known[key]
         else:
@@ -167,9 +190,10 @@ class ObjectStore(Generic[T]):
         pace: Pace = DEFAULT_PACE,
         jitter: Callable[[], float],
         first_read_s: float = FIRST_READ_SECONDS,
-        is_over: Callable[[T], bool] = lambda _value: False,
+        late_watch_s: float = LATE_WATCH_SECONDS,
+        is_over: Callable[[T], bool] | None = None,
     ) -> None:
-        """`is_over`: what an object holds can be forgotten with it."""
+        """`is_over`: what an object holds can be forgotten with it; None: no object has an end."""
         self._api = api
         self._kind = kind
         self._take = take
@@ -178,6 +202,9 @@ class ObjectStore(Generic[T]):
         self._clock = clock
         self._stale_after_ns = stale_after_ns
         self._first_read_s = first_read_s
+        self._late_watch_s = late_watch_s
+        self._news = asyncio.Event()
+        """Set, and replaced, when the watch or a list has told something."""
         self._objects: MutationCache[T] = MutationCache(is_over)
         self._writing = asyncio.Semaphore(_AT_ONCE)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -288,7 +315,11 @@ class ObjectStore(Generic[T]):
         return True
 
     async def fetch(self, key: str) -> None:
-        """Read what the object is now; read again where a list came in between."""
+        """Read what the object is now; read again where a list came in between.
+
+        One that is gone, and had not come to its end for all that is known, may have come to it
+        since: wait for the watch to tell. Raises `unavailable` where that takes too long.
+        """
         for _ in range(_MOST_RACES):
             with self._objects.begin(key) as request:
                 try:
@@ -296,10 +327,12 @@ class ObjectStore(Generic[T]):
                 except ApiError as error:
                     if not error.is_not_found:
                         raise self.error_about(key, error) from None
-                    self._objects.miss(key)
-                    return
-                if self._take_answer(request, body):
-                    return
+                    if self._objects.miss(request):
+                        return
+                    await self._hear_of(request)
+                else:
+                    if self._take_answer(request, body):
+                        return
         raise self._unavailable(f"{self._name} {key}: lists and answers cross")
 
     def error_about(self, key: str, error: Exception) -> Exception:
@@ -320,6 +353,16 @@ class ObjectStore(Generic[T]):
         async with self._writing:
             return await ask()
 
+    async def _hear_of(self, request: PendingRequest) -> None:
+        """Wait until the watch or a list has told of the object; raises `unavailable`."""
+        try:
+            async with asyncio.timeout(self._late_watch_s):
+                while not (request.is_told or request.is_overtaken):
+                    await self._news.wait()
+        except TimeoutError:
+            text = "it is gone, and the watch has not shown yet whether it ended"
+            raise self._unavailable(f"{self._name} {request.key}: {text}") from None
+
     def _take_answer(self, request: PendingRequest, body: bytes) -> bool:
         """Take an object from an answer; False where it is not known to be the newest."""
         try:
@@ -332,6 +375,8 @@ class ObjectStore(Generic[T]):
         return is_sure
 
     def _observe(self, changes: tuple[Change[T], ...], asked_ns: int | None) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
         if asked_ns is None:
             self._take(self._objects.take_changes(changes))
             return

@@ -1,6 +1,7 @@
 """The fake API server keeps the contract, and our client comes through what it can do to it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -257,6 +258,18 @@ class TestFaults:
         with pytest.raises(ApiError, match="fell silent"):
             async with api.watch(NAMESPACES, version, seconds=30, silence_s=0.2) as lines:
                 await anext(lines)
+
+    async def test_a_watch_that_is_late(self, server: FakeApiServer, api: ApiClient) -> None:
+        version = await _version(api)
+        async with api.watch(NAMESPACES, version, seconds=30, silence_s=30) as lines:
+            with server.late_watches():
+                for name in ("one", "two"):
+                    server.create("namespaces", {"metadata": {"name": name}})
+                reading = asyncio.ensure_future(anext(lines))
+                assert await _version(api) != version
+                assert not reading.done()
+            told = [await reading, await anext(lines)]
+        assert [json.loads(x)["object"]["metadata"]["name"] for x in told] == ["one", "two"]
 
     async def test_a_watch_that_is_cut(self, server: FakeApiServer, api: ApiClient) -> None:
         version = await _version(api)

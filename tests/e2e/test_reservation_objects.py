@@ -60,6 +60,7 @@ async def opened(client: ApiClient) -> AsyncIterator[KubernetesLedgerStore]:
         stale_after_ns=60_000_000_000,
         pace=Pace(pause_factor=0.2),
         jitter=lambda: 0.5,
+        late_watch_s=30.0,
     )
     following = asyncio.create_task(store.watcher.follow())
     await store.load()

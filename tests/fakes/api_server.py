@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -67,6 +67,8 @@ class FakeApiServer(ApiServer):
         self.is_stalled = False
         """Takes requests and never answers."""
         self._folder = folder
+        self._may_tell = asyncio.Event()
+        self._may_tell.set()
         self.ca = WebCa(folder, "api-ca")
         self.client_ca = WebCa(folder, "api-client-ca")
         self._faults: list[Fault] = []
@@ -102,6 +104,15 @@ class FakeApiServer(ApiServer):
         names = {key.replace("_", "-"): value for key, value in headers.items()}
         content = refusal(code, "Fault", "made by the test") if body is None else body
         self._faults.append(Fault(code, names, content, matching))
+
+    @contextlib.contextmanager
+    def late_watches(self) -> Iterator[None]:
+        """Watches tell only afterwards what happens meanwhile."""
+        self._may_tell.clear()
+        try:
+            yield
+        finally:
+            self._may_tell.set()
 
     # --- requests ---
 
@@ -199,6 +210,7 @@ class FakeApiServer(ApiServer):
         return None if self.do_watches_outstay else asked_s
 
     async def _write(self, response: web.StreamResponse, line: bytes) -> None:
+        await self._may_tell.wait()
         if not self.are_watches_silent:
             await super()._write(response, line)
 

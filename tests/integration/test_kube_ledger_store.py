@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from controller.kube.reservations import (
 )
 from controller.kube.store import PendingRequest
 from controller.ledger.record import GpuRecord, HolderState
-from controller.ledger.store import LedgerStore, LedgerUnavailableError
+from controller.ledger.store import Entry, LedgerStore, LedgerUnavailableError
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -29,6 +29,7 @@ from tests.builders.ledger import OTHER_POD, holder, record
 from tests.contracts.ledger_store import ID, LedgerStoreContract, entry
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
+from tests.hang import HANG_S
 
 COLLECTION = "gpureservations"
 T = TypeVar("T")
@@ -40,7 +41,7 @@ Opened = Callable[..., contextlib.AbstractAsyncContextManager[KubernetesLedgerSt
 def opened(server: FakeApiServer, tmp_path: Path) -> Opened:
     @contextlib.asynccontextmanager
     async def opening(
-        *, stale_s: float = 60.0, first_read_s: float = 10.0
+        *, stale_s: float = 60.0, first_read_s: float = 10.0, late_watch_s: float = HANG_S
     ) -> AsyncIterator[KubernetesLedgerStore]:
         clock = SystemClock()
         api, transport = api_client(in_cluster(tmp_path / "sa", server), clock, page_objects=100)
@@ -52,6 +53,7 @@ def opened(server: FakeApiServer, tmp_path: Path) -> Opened:
             pace=Pace(watch_s=30, silence_s=20.0, pause_factor=0.02),
             jitter=lambda: 0.5,
             first_read_s=first_read_s,
+            late_watch_s=late_watch_s,
         )
         task = asyncio.create_task(store.watcher.follow())
         try:
@@ -95,6 +97,16 @@ def stored(server: FakeApiServer) -> dict[str, Any]:
     return server.objects.get(COLLECTION, "gpu-a")
 
 
+async def waits(store: KubernetesLedgerStore, asking: asyncio.Task[Any]) -> None:
+    """The answer is there, and `store` waits for what the watch says."""
+
+    async def waiting() -> bool | None:
+        return asking.done() or bool(store._objects._news._waiters) or None
+
+    await eventually(waiting, "the answer is there")
+    assert not asking.done()
+
+
 def remove_by_force(server: FakeApiServer) -> None:
     held = stored(server)
     held["metadata"]["finalizers"] = []
@@ -117,6 +129,7 @@ class TestMemory:
                 assert first is not None
                 over = first.record.moved(ID, HolderState.EXPIRED)
                 assert await here.compare_and_set(first, over)
+                assert not await there.compare_and_set(first, over)
             assert await here.compare_and_set(None, record(holder("GPU-d"), gpu="GPU-d"))
 
             def since(kind: type[T]) -> list[T]:
@@ -236,6 +249,85 @@ class TestTheEnd:
             assert await closed(store)
 
 
+class TestAnEndThatIsShownLate:
+    """An answer says that there is no object before the watch shows how another ended it."""
+
+    @pytest.mark.parametrize(
+        ("ask", "answer"),
+        [
+            (lambda store, _: store.read("GPU-a"), None),
+            (
+                lambda store, first: store.compare_and_set(
+                    first, first.record.moved(ID, HolderState.CONFIRMED)
+                ),
+                False,
+            ),
+            (lambda store, _: store.show(), 1),
+        ],
+        ids=["read", "change", "show"],
+    )
+    async def test_it_stays_ended(
+        self,
+        server: FakeApiServer,
+        opened: Opened,
+        ask: Callable[[KubernetesLedgerStore, Entry], Coroutine[Any, Any, object]],
+        answer: object,
+    ) -> None:
+        async with opened() as here, opened() as there:
+            await asyncio.gather(here.load(), there.load())
+            await here.compare_and_set(None, record())
+            await until(there, record())
+            with server.late_watches():
+                assert await closed(here)
+                asking = asyncio.create_task(ask(there, entry(there)))
+                await waits(there, asking)
+            assert await asking == answer
+            await there.load()
+            assert there.snapshot().get("GPU-a") is None
+            assert server.objects.all(COLLECTION) == {}
+            assert not here.repaired + there.repaired
+            assert there.take_replaced() == ()
+
+    async def test_nobody_waits_for_ever(self, server: FakeApiServer, opened: Opened) -> None:
+        async with opened() as here, opened(late_watch_s=0.01) as there:
+            await asyncio.gather(here.load(), there.load())
+            await here.compare_and_set(None, record())
+            await until(there, record())
+            first = entry(there)
+            with server.late_watches():
+                assert await closed(here)
+                for _ in range(2):
+                    with pytest.raises(LedgerUnavailableError, match="has not shown yet"):
+                        await there.read("GPU-a")
+                with pytest.raises(LedgerUnavailableError, match="has not shown yet"):
+                    await closed(there)
+                with pytest.raises(LedgerUnavailableError, match="has not shown yet"):
+                    await there.show()
+                assert (await there.load()).get("GPU-a") == first
+                assert server.objects.all(COLLECTION) == {}
+            await until(there, None)
+            assert await there.read("GPU-a") is None
+            await there.load()
+            assert server.objects.all(COLLECTION) == {}
+            assert not here.repaired + there.repaired
+
+    async def test_whoever_waits_may_go(self, server: FakeApiServer, opened: Opened) -> None:
+        async with opened() as here, opened() as there:
+            await asyncio.gather(here.load(), there.load())
+            await here.compare_and_set(None, record())
+            await until(there, record())
+            with server.late_watches():
+                assert await closed(here)
+                asking = asyncio.create_task(there.read("GPU-a"))
+                await waits(there, asking)
+                asking.cancel()
+                await asyncio.wait({asking})
+                assert asking.cancelled()
+                assert there._objects._objects._pending == set()
+                assert not there._objects.turn("gpu-a").locked()
+            assert await there.read("GPU-a") is None
+
+
 class TestDeletion:
     async def test_an_ordinary_delete_frees_nothing(
         self, server: FakeApiServer, opened: Opened
@@ -293,18 +385,64 @@ class TestDeletion:
             await store.compare_and_set(None, record())
             first = entry(store)
             await until(store, record())
-            server.are_watches_silent = True
             remove_by_force(server)
             if old_is_known:
                 confirmed = first.record.moved(ID, HolderState.CONFIRMED)
                 assert not await store.compare_and_set(first, confirmed)
+                await store.load()
             else:
                 assert await store.read("GPU-a") == first
                 theirs = record(holder(pod=OTHER_POD))
                 assert not await store.compare_and_set(None, theirs)
-            again = store.snapshot().get("GPU-a")
-            assert again is not None
-            assert again.record == record()
+            assert entry(store).record == record()
+            assert stored(server)["metadata"]["finalizers"] == [FINALIZER]
+            assert store.repaired == {Repaired.OBJECT: 1}
+
+    async def test_nor_before_the_watch_shows_it(
+        self, server: FakeApiServer, opened: Opened
+    ) -> None:
+        """It might have ended: until then nobody can know, and it is written again after that."""
+        async with opened(late_watch_s=0.01) as store:
+            await store.load()
+            await store.compare_and_set(None, record())
+            first = entry(store)
+            await until(store, record())
+            with server.late_watches():
+                remove_by_force(server)
+                with pytest.raises(LedgerUnavailableError, match="has not shown yet"):
+                    await store.read("GPU-a")
+                confirmed = first.record.moved(ID, HolderState.CONFIRMED)
+                with pytest.raises(LedgerUnavailableError, match="has not shown yet"):
+                    await store.compare_and_set(first, confirmed)
+                theirs = record(holder(pod=OTHER_POD))
+                assert not await store.compare_and_set(None, theirs)
+                assert (await store.load()).get("GPU-a") == first
+                assert server.objects.all(COLLECTION) == {}
+
+            async def repaired() -> bool | None:
+                await store.load()
+                return "gpu-a" in server.objects.all(COLLECTION) or None
+
+            await eventually(repaired, "the object is back")
+            assert entry(store).record == record()
+
+    async def test_nor_where_a_list_is_the_first_to_show_it(
+        self, server: FakeApiServer, opened: Opened
+    ) -> None:
+        async with opened() as store:
+            await store.load()
+            await store.compare_and_set(None, record())
+            first = entry(store)
+            await until(store, record())
+            server.are_watches_silent = True
+            remove_by_force(server)
+            asking = asyncio.create_task(store.read("GPU-a"))
+            await waits(store, asking)
+            server.are_watches_silent = False
+            server.end_watches_with(410, "Expired")
+            assert await asking == first
+            await store.load()
+            assert stored(server)["spec"]["holders"][0]["state"] == "Proposed"
 
     async def test_a_finalizer_that_was_taken_off_is_put_back(
         self, server: FakeApiServer, opened: Opened

@@ -37,6 +37,7 @@ from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client, in_cluster
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore, ReplicaLedgerStore
+from tests.hang import HANG_S
 
 T = TypeVar("T")
 
@@ -79,6 +80,7 @@ async def kubernetes(folder: Path) -> AsyncIterator[list[LedgerStore]]:
                 stale_after_ns=60_000_000_000,
                 pace=Pace(watch_s=30, silence_s=20.0, pause_factor=0.02),
                 jitter=lambda: 0.5,
+                late_watch_s=HANG_S,
             )
             following = asyncio.create_task(store.watcher.follow())
             stack.callback(following.cancel)

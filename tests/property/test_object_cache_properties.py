@@ -35,7 +35,12 @@ class Writing(RuleBasedStateMachine):
         self.cache: dict[str, Entry[int]] = {}
         """What the cache holds: the watch and lists alone."""
         self.mutations: MutationCache[int] = MutationCache(is_over)
-        self.answers: list[tuple[PendingRequest, Entry[int], ExitStack]] = []
+        self.answers: list[tuple[PendingRequest, Entry[int] | None, ExitStack]] = []
+        """On their way; None where there is no object."""
+        self.removed: dict[str, set[str]] = {}
+        """Versions that were the last of an object which somebody removed, by key."""
+        self.unlisted: set[str] = set()
+        """Keys that a list did not have: how they went nobody saw."""
         self.list_on_its_way: tuple[int, int, dict[str, Entry[int]]] | None = None
         self.is_list_wanted = False
         self.newest_known: dict[str, int] = {}
@@ -56,7 +61,7 @@ class Writing(RuleBasedStateMachine):
     def others_delete(self, key: str) -> None:
         if key in self.objects:
             self.number += 1
-            del self.objects[key]
+            self.removed.setdefault(key, set()).add(self.objects.pop(key).version)
             self.history.append((self.number, key, None))
 
     @rule(key=KEYS, we_look=st.booleans())
@@ -76,13 +81,8 @@ class Writing(RuleBasedStateMachine):
             return
         stack = ExitStack()
         request = stack.enter_context(self.mutations.begin(key))
-        if writes:
-            self.answers.append((request, self.write(key), stack))
-        elif key in self.objects:
-            self.answers.append((request, self.objects[key], stack))
-        else:
-            stack.close()
-            self.mutations.miss(key)
+        entry = self.write(key) if writes else self.objects.get(key)
+        self.answers.append((request, entry, stack))
 
     @precondition(lambda self: self.answers)
     @rule()
@@ -96,6 +96,9 @@ class Writing(RuleBasedStateMachine):
         request, entry, stack = self.answers.pop(0)
         self.now += 1
         with stack:
+            if entry is None:
+                self.mutations.miss(request)
+                return
             is_sure = self.mutations.complete(request, entry, self.now)
         if is_sure:
             known = self.mutations.known.get(request.key)
@@ -129,6 +132,7 @@ class Writing(RuleBasedStateMachine):
         asked, number, objects = self.list_on_its_way
         self.list_on_its_way = None
         self.watched, self.cache = number, dict(objects)
+        self.unlisted |= self.mutations.known.keys() - objects.keys()
         _, is_unsure = self.mutations.take_list(objects, asked)
         self.is_list_wanted |= is_unsure
 
@@ -155,6 +159,14 @@ class Writing(RuleBasedStateMachine):
             number = self.order[entry.version]
             assert number >= self.newest_known.get(key, 0)
             self.newest_known[key] = number
+
+    @invariant()
+    def what_came_to_its_end_was_not_removed(self) -> None:
+        """What is live and missing gets written again, so it must have gone before its end."""
+        self.unlisted &= self.mutations.missing
+        for key in self.mutations.missing - self.unlisted:
+            entry = self.mutations.known[key]
+            assert is_over(entry.value) or entry.version in self.removed[key]
 
 
 Writing.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

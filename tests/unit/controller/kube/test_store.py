@@ -23,6 +23,11 @@ def answered(objects: MutationCache[int], entry: Entry[int]) -> bool:
         return objects.complete(request, entry, 10)
 
 
+def missed(objects: MutationCache[int]) -> bool:
+    with objects.begin("a") as request:
+        return objects.miss(request)
+
+
 def told(objects: MutationCache[int], entry: Entry[int] | None) -> list[str]:
     return objects.take_changes((Change("a", None, entry),))
 
@@ -106,7 +111,7 @@ class TestGone:
         objects: MutationCache[int] = MutationCache(lambda value: value == 2)
         objects.take_list({"a": V1}, asked_ns=0)
         assert answered(objects, V2)
-        objects.miss("a")
+        assert missed(objects)
         assert told(objects, V1) == []
         assert objects.known["a"] == V2
         told(objects, V2)
@@ -122,3 +127,52 @@ class TestGone:
         told(objects, V2)
         assert request.seen == {"v1"}
         assert objects._pending == set()
+
+
+class TestNothingFound:
+    """An answer that finds no object."""
+
+    def test_where_objects_have_no_end_it_was_removed(self, objects: MutationCache[int]) -> None:
+        assert missed(objects)
+        assert (objects.known, objects.missing) == ({"a": V1}, {"a"})
+
+    def test_where_it_may_have_ended_since_the_watch_decides(self) -> None:
+        """An end in two writes: 1 lives, 2 is over."""
+        objects: MutationCache[int] = MutationCache(lambda value: value == 2)
+        objects.take_list({"a": V1}, asked_ns=0)
+        assert not missed(objects)
+        assert (objects.known, objects.missing) == ({"a": V1}, set())
+        told(objects, V2)
+        assert missed(objects)
+        assert (objects.known, objects.missing) == ({}, set())
+
+    @pytest.mark.parametrize("by_list", [False, True])
+    def test_what_was_removed_before_its_end_is_missing(self, *, by_list: bool) -> None:
+        objects: MutationCache[int] = MutationCache(lambda value: value == 2)
+        objects.take_list({"a": V1}, asked_ns=0)
+        assert not missed(objects)
+        if by_list:
+            objects.take_list({}, asked_ns=5)
+        else:
+            told(objects, None)
+        assert missed(objects)
+        assert (objects.known, objects.missing) == ({"a": V1}, {"a"})
+
+    @pytest.mark.parametrize("shown", [V2, None])
+    @pytest.mark.parametrize("by_list", [False, True])
+    def test_what_the_cache_shows_meanwhile_may_be_newer(
+        self, objects: MutationCache[int], *, by_list: bool, shown: Entry[int] | None
+    ) -> None:
+        with objects.begin("a") as request:
+            if by_list:
+                objects.take_list({} if shown is None else {"a": shown}, asked_ns=5)
+            else:
+                told(objects, shown)
+            assert not objects.miss(request)
+        assert objects.known == {"a": shown or V1}
+        assert objects.missing == ({"a"} if shown is None else set())
+
+    def test_what_was_never_known_is_not_there(self) -> None:
+        objects: MutationCache[int] = MutationCache(lambda value: value == 2)
+        assert missed(objects)
+        assert (objects.known, objects.missing) == ({}, set())
