@@ -6,6 +6,7 @@ lines, not what they mean.
 """
 
 import fcntl
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,8 +69,9 @@ def scan_file(
     """Find where a file ends that continues `older`: its last whole record, and what is behind it.
 
     A torn end is what an unfinished group leaves: short, and without any whole record in
-    it. Anything else is not repaired, because it may be evidence of tampering. `accepted` is called
-    with each whole record of this file. Raises LogBrokenError, OSError.
+    it. Anything else is not repaired, because it may be evidence of tampering, or a record that
+    only another version can read. `accepted` is called with each whole record of this file. Raises
+    LogBrokenError, OSError.
     """
     verifier = ChainVerifier()
     if older is not None:
@@ -78,7 +80,7 @@ def scan_file(
     verifier.accepted = accepted
     durable, torn = _feed(verifier, path)
     records = verifier.records - already
-    _refuse_unless_torn(path, torn)
+    _refuse_unless_torn(path, torn, verifier.head)
     if verifier.records and verifier.origin != origin:
         raise LogBrokenError(f"{path} is the log of {verifier.origin!r}, not of {origin!r}")
     first = verifier.head.seq - records + 1
@@ -99,15 +101,28 @@ def _feed(verifier: ChainVerifier, path: Path) -> tuple[int, bytes]:
         return durable, file.read(MAX_TORN_BYTES + 1)
 
 
-def _refuse_unless_torn(path: Path, rest: bytes) -> None:
+def _refuse_unless_torn(path: Path, rest: bytes, head: Head) -> None:
     if len(rest) > MAX_TORN_BYTES:
         raise LogBrokenError(f"{path} ends with more than a crash can leave behind")
     for line in rest.split(b"\n")[:-1]:
         try:
             record = decode_record(line)
-        except RecordError:
-            continue
+        except RecordError as error:
+            if not _is_object(line):
+                continue
+            raise LogBrokenError(
+                f"{path} has a whole line behind record {head.seq} that is no record of this"
+                f" version: {error}; no crash leaves that, so nothing is cut off"
+            ) from None
         raise LogBrokenError(f"{path} is broken before record {record.seq}")
+
+
+def _is_object(line: bytes) -> bool:
+    """Whether a line is whole JSON: what a crash leaves of one lacks its end, or has a hole."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _last_line(path: Path) -> bytes:

@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from controller.binding.use_records import LOGGED_KINDS, RememberedUse, remembered_use
 from controller.fleet.enrollment import QuarantineEntry
 from controller.ledger.restore import Grants
-from controller.operations.logged import open_grants, quarantine_entries
+from controller.operations.logged import (
+    QUARANTINE_KINDS,
+    RESERVATION,
+    open_grants,
+    quarantine_entries,
+)
 from gpuwarden.audit.reading import recent_records
-from gpuwarden.audit.record import LogRecord, RecordKind
+from gpuwarden.audit.record import LogRecord
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.names import Event
-
-_DENIALS: Final = (RecordKind.NODE_QUARANTINE.value,)
-_RESERVATIONS: Final = ("reservation.",)
 
 T = TypeVar("T")
 
@@ -30,11 +32,11 @@ class LogReplay:
 
     async def denials(self) -> Mapping[str, QuarantineEntry]:
         """Quarantine entries in force, by node."""
-        return await self._read(_DENIALS, quarantine_entries)
+        return await self._read(QUARANTINE_KINDS, quarantine_entries)
 
     async def grants(self) -> Grants:
         """Reservations without an end."""
-        return await self._read(_RESERVATIONS, open_grants)
+        return await self._read((RESERVATION,), open_grants)
 
     async def use(self) -> RememberedUse:
         """Idle GPUs, accounts of namespaces, mismatches and unreserved use."""

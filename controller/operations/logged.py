@@ -27,11 +27,14 @@ from gpuwarden.audit.record import (
     RESERVATION_ENDS,
     LogRecord,
     RecordKind,
+    known_kind,
+    names_of,
 )
 
 # --- quarantine entries
 # Every replica records what it sees, so each log says by itself which nodes are out.
 
+QUARANTINE_KINDS: Final = names_of(RecordKind.NODE_QUARANTINE)
 _ACTOR: Final = "controller"
 _SUBJECT: Final = "node/"
 _TEXT_CHARS: Final = 1000
@@ -73,7 +76,8 @@ def quarantine_entries(records: Iterable[LogRecord]) -> Mapping[str, QuarantineE
 
 
 def _denial(record: LogRecord) -> QuarantineEntry | None:
-    if record.kind != RecordKind.NODE_QUARANTINE or not record.subject.startswith(_SUBJECT):
+    is_quarantine = known_kind(record) is RecordKind.NODE_QUARANTINE
+    if not is_quarantine or not record.subject.startswith(_SUBJECT):
         return None
     time = record.refs.get("time")
     if not isinstance(time, str) or not time.isascii() or not time.isdecimal():
@@ -96,6 +100,8 @@ def _text(record: LogRecord, key: str) -> str:
 # log of its maker was in force, or came to its end while that replica was down.
 
 _POD: Final = re.compile("pod/([^/]+)/([^/]+)")
+RESERVATION: Final = "reservation."
+"""What the kinds of records of reservations begin with, in all versions."""
 _ANY_CALL: Final = "0" * 8
 """To see whether a record could be made."""
 
@@ -104,11 +110,14 @@ def open_grants(records: Iterable[LogRecord]) -> Grants:
     """What is in force after `records` of one log in their order.
 
     Records that name no pod by UID, or no GPUs, hold nothing: of a pod that was never born
-    nothing runs.
+    nothing runs. A reservation's record of a kind that only another version knows may be its
+    beginning, so it holds the GPUs: the node shows whether they are free.
     """
     found: dict[tuple[str, str], LoggedGrant] = {}
     for record in records:
-        begins, ends = record.kind in RESERVATION_BEGINS, record.kind in RESERVATION_ENDS
+        kind = known_kind(record)
+        begins, ends = kind in RESERVATION_BEGINS, kind in RESERVATION_ENDS
+        begins |= kind is None and record.kind.startswith(RESERVATION)
         for grant in _grants(record) if begins or ends else ():
             key = (key_of(grant.gpu), grant.reservation)
             if ends:

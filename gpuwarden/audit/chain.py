@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from gpuwarden.audit.order_check import OrderCheck, OrderFacts
+from gpuwarden.audit.order_check import OrderCheck, OrderFacts, Remarks
 from gpuwarden.audit.record import (
     FORMAT,
     GENESIS,
@@ -21,6 +21,7 @@ from gpuwarden.audit.record import (
     LogRecord,
     RecordError,
     decode_record,
+    known_kind,
 )
 from gpuwarden.audit.tree_check import NOTHING_WANTED, TreeCheck, TreeFacts, TreeFault, Wanted
 from gpuwarden.evidence.canonical import CanonicalError, canonical_json, sha256_hex
@@ -64,6 +65,8 @@ class Verified:
     """Length of an incomplete last line, as a crash leaves it; it is not counted as a record."""
     tree: TreeFacts = field(default_factory=TreeFacts, compare=False)
     order: OrderFacts = field(default_factory=OrderFacts)
+    unknown: Remarks = field(default_factory=Remarks)
+    """Records of kinds that only another version knows. They count as all others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +238,14 @@ def verify_numbered(
 ) -> Verified | Broken:
     """Verify lines, each with its LF and its place in the input, as one log."""
     verifier, check, order = ChainVerifier(expect), TreeCheck(wanted), OrderCheck()
+    unknown = Remarks()
 
     def accepted(record: LogRecord, line: bytes) -> None:
+        nonlocal unknown
         check.take(record, line)
         order.take(record)
+        if known_kind(record) is None:
+            unknown = unknown.and_(record.seq, f"{record.kind} is a kind of another version")
 
     verifier.accepted = accepted
     last = 0
@@ -254,7 +261,7 @@ def verify_numbered(
         return result
     if isinstance(facts, TreeFault):
         return Broken(facts.seq, last, facts.what, result.head)
-    return replace(result, tree=facts, order=order.facts)
+    return replace(result, tree=facts, order=order.facts, unknown=unknown)
 
 
 def verify_lines(

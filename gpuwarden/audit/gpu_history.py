@@ -16,6 +16,7 @@ from gpuwarden.audit.record import (
     RESERVATION_ENDS,
     LogRecord,
     RecordKind,
+    known_kind,
     last_refs,
 )
 from gpuwarden.evidence.model import Inventory
@@ -259,8 +260,7 @@ def evidence_of(record: LogRecord) -> str:
 
 def _named(record: LogRecord, shown_of: ShownOf) -> Iterable[str]:
     if not _accepts(record):
-        is_reservation = record.kind in RESERVATION_BEGINS or record.kind in RESERVATION_ENDS
-        return _texts(record, "gpus") if is_reservation else _happening(record)[0]
+        return _texts(record, "gpus") if _is_reservation(record) else _happening(record)[0]
     shown = None if _is_whole(record) else _shown_at(record, shown_of)
     more = () if shown is None else (x.uuid for x in shown.gpus)
     return (*_texts(record, "gpus"), *_texts(record, "lost"), *more)
@@ -291,7 +291,7 @@ class _Reading:
         self._since = self._since or record.ts
         if _accepts(record):
             self._accepted(record)
-        elif record.kind in RESERVATION_BEGINS or record.kind in RESERVATION_ENDS:
+        elif _is_reservation(record):
             # Any replica may have made a record of it; the first end counts until it is restored.
             for gpu in self._may_be_parts(_texts(record, "gpus")):
                 key = gpu, _text(record, "reservation")
@@ -402,7 +402,7 @@ def _after(before: Hold | None, record: LogRecord, gpu: str) -> Hold:
     )
     if before.until is None:
         return replace(named, until=record.ts if ends else None, state=state)
-    if record.kind == RecordKind.RESERVATION_RESTORED:
+    if known_kind(record) is RecordKind.RESERVATION_RESTORED:
         return replace(named, until=None, state=state)
     return named
 
@@ -415,12 +415,17 @@ def _happening(record: LogRecord) -> tuple[tuple[str, ...], Happening]:
         node = record.subject.removeprefix(_NODE)
         detail = str(refs.get("detail") or refs.get("kind") or "")
     else:
-        gpus = _texts(record, "gpus") if record.kind in _FAULTS else ()
+        gpus = _texts(record, "gpus") if known_kind(record) in _FAULTS else ()
         node, detail = _text(record, "node"), _text(record, "uid")
     return gpus, Happening(record.ts, record.kind, record.decision, record.subject, node, detail)
 
 
 # --- what a record names
+
+
+def _is_reservation(record: LogRecord) -> bool:
+    kind = known_kind(record)
+    return kind in RESERVATION_BEGINS or kind in RESERVATION_ENDS
 
 
 def _accepts(record: LogRecord) -> bool:

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from gpuwarden.audit.files import file_name, log_files
-from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordError, decode_record
+from gpuwarden.audit.record import (
+    MAX_RECORD_BYTES,
+    LogRecord,
+    RecordError,
+    decode_record,
+    known_kind,
+)
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.regular_file import open_to_read
 
@@ -107,7 +113,7 @@ class RecordFilter:
         if not record.subject.startswith(self.subject):
             return False
         is_named = record.kind.startswith(self.kinds)
-        return is_named if self.kinds else record.kind not in BY_THE_CLOCK
+        return is_named if self.kinds else known_kind(record) not in BY_THE_CLOCK
 
 
 class Tail:

@@ -1,11 +1,15 @@
 """One line of the audit log: its fields, its limits, and decoding it strictly.
 
 A line is RFC 8785 JSON without its LF. `v` names the format, so that a line is
-recognised among others in a collected log. Pure: no IO, no clock.
+recognised among others in a collected log. Kinds are no part of the format: a record of a kind that
+only another version knows is a record, and nothing may be decided by it but that it is there. Pure:
+no IO, no clock.
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 import msgspec
@@ -22,7 +26,11 @@ GENESIS = "0" * 64
 
 
 class RecordKind(StrEnum):
-    """The kinds of record and their meanings: a closed set; docs are made from here."""
+    """The kinds of record that this version knows, with meanings; docs are made from here.
+
+    What is renamed goes into FORMER_KINDS. `log.*` and `checkpoint` keep their names forever:
+    whoever opens or verifies a log goes by them.
+    """
 
     meaning: str
     written: bool
@@ -158,6 +166,17 @@ class RecordKind(StrEnum):
     CHECKPOINT = "checkpoint", "a signed checkpoint over all records before it"
 
 
+FORMER_KINDS: Final[Mapping[str, RecordKind]] = MappingProxyType(
+    {
+        "evidence.round": RecordKind.EVIDENCE_REPEATED,
+        "node.denial": RecordKind.NODE_QUARANTINE,
+        "reservation.adopted": RecordKind.RESERVATION_RESTORED,
+        "reservation.offbook": RecordKind.RESERVATION_UNRESERVED,
+        "reservation.settled": RecordKind.RESERVATION_ALLOCATED,
+    }
+)
+"""What earlier versions called a kind. Records are never changed, so logs keep these."""
+
 RESERVATION_BEGINS: Final = frozenset(
     {
         RecordKind.RESERVATION_RESERVED,
@@ -206,6 +225,16 @@ class LogRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 of the line before, or GENESIS."""
 
 
+def known_kind(record: LogRecord) -> RecordKind | None:
+    """The kind by its name of now; None for one that only another version knows."""
+    return _KINDS.get(record.kind)
+
+
+def names_of(kind: RecordKind) -> tuple[str, ...]:
+    """What records of a kind may have as theirs: its name, and those that it had before."""
+    return tuple(name for name, now in _KINDS.items() if now is kind)
+
+
 def last_refs(record: LogRecord) -> dict[str, Any] | None:
     """Of a record that counts many alike: the references of the last of them."""
     last = record.refs.get("last")
@@ -214,7 +243,9 @@ def last_refs(record: LogRecord) -> dict[str, Any] | None:
 
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_KINDS = frozenset(kind.value for kind in RecordKind)
+_KINDS: Final[Mapping[str, RecordKind]] = {**FORMER_KINDS, **{x.value: x for x in RecordKind}}
+_KIND = re.compile(r"[a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)*")
+MAX_KIND = 64
 
 
 _DECODER = msgspec.json.Decoder(LogRecord)
@@ -225,7 +256,10 @@ _PLAIN_BRACKETS = 16
 
 
 def decode_record(line: bytes) -> LogRecord:
-    """Decode one line without its LF; raises RecordError unless it is exactly a record."""
+    """Decode one line without its LF; raises RecordError unless it is exactly a record.
+
+    It may be of any kind: see `known_kind`.
+    """
     record = _decode_plain(line)
     if record is None:
         record = _decode_strictly(line)
@@ -235,8 +269,8 @@ def decode_record(line: bytes) -> LogRecord:
         raise RecordError("seq must be at least 1")
     if not _TIMESTAMP.fullmatch(record.ts):
         raise RecordError("ts must be RFC 3339 in UTC with milliseconds")
-    if record.kind not in _KINDS:
-        raise RecordError("kind is not one of the known kinds")
+    if len(record.kind) > MAX_KIND or not _KIND.fullmatch(record.kind):
+        raise RecordError("kind must be lower-case words such as 'node.state'")
     if not _DIGEST.fullmatch(record.prev):
         raise RecordError("prev must be 64 lower-case hex digits")
     return record

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from gpuwarden.audit.record import RecordKind
+from gpuwarden.audit.record import FORMER_KINDS, RecordKind
 from tests.architecture.sources import tree
 from tests.architecture.test_names import ROOT
 
@@ -43,6 +43,16 @@ def test_every_record_names_its_kind() -> None:
 def test_a_kind_is_written_if_and_only_if_it_says_so() -> None:
     written = set().union(*(_named(kind) for _, kind in _records()))
     assert written == {kind.name for kind in RecordKind if kind.written}
+
+
+def test_no_kind_has_a_name_that_another_had_before() -> None:
+    assert not FORMER_KINDS.keys() & {kind.value for kind in RecordKind}
+
+
+def test_what_opens_and_verifies_a_log_keeps_its_name() -> None:
+    lasting = {kind.value for kind in RecordKind if kind.value.startswith(("log.", "checkpoint"))}
+    assert lasting >= {"checkpoint", "log.key", "log.rotate", "log.start", "log.stop"}
+    assert not any(name.startswith(("log.", "checkpoint")) for name in FORMER_KINDS)
 
 
 def test_every_kind_has_a_meaning_of_its_own() -> None:

@@ -2,12 +2,19 @@
 
 from controller.audit.held_evidence import MAX_HELD_BYTES, PER_NODE
 from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS
-from gpuwarden.audit.record import FORMAT, GENESIS, MAX_RECORD_BYTES, RecordKind
+from gpuwarden.audit.record import (
+    FORMAT,
+    FORMER_KINDS,
+    GENESIS,
+    MAX_RECORD_BYTES,
+    RecordKind,
+)
 
 
 def audit_page() -> str:
     """Return the page."""
     kinds = "\n".join(f"| `{kind.value}` | {_says(kind)} |" for kind in RecordKind)
+    former = "\n".join(f"| `{was}` | `{kind.value}` |" for was, kind in FORMER_KINDS.items())
     return f"""\
 # Audit log
 
@@ -41,6 +48,19 @@ byte, so that a log collector alone is enough to audit.
 | kind | says |
 |---|---|
 {kinds}
+
+Records are never changed, so the log of a replica that was upgraded keeps the names that a kind had
+before:
+
+| was | is |
+|---|---|
+{former}
+
+**A record may be of a kind that only another version knows.** It counts in chain, tree and
+checkpoints as all others do, and is shown as it is. Nothing is decided by it, with one exception: a
+record `reservation.…` of an unknown kind holds the GPUs that it names until its node shows that
+they are free. `log.…` and `checkpoint` keep their names. `v` changes when the form of records does;
+a log with a record of another `v` is not written to, and nothing of it is cut off.
 
 ## Tree and checkpoints
 
@@ -146,12 +166,13 @@ known age counts from now.
 `gpuwarden audit verify` names the first number at which the chain is broken: a record that was
 changed, deleted, inserted, repeated or moved. The line after it shows whether the record or its
 link was changed. A log that was chained again does not fit the next checkpoint: its root is that of
-other records. What a crash leaves after the last whole line is reported apart and is no fault.
+other records. What a crash leaves after the last whole line is reported apart and is no fault;
+the controller cuts it off when it opens the log. It never cuts off a whole line of JSON.
 A log without any record is broken: verified is only what is there. Only regular files are read; a
 named pipe or device ends the command with 1. `-` is standard input, for a log that comes from
 elsewhere: `kubectl logs POD | gpuwarden audit verify --collected -`.
 
-Three things break no chain and are printed all the same:
+Four things break no chain and are printed all the same:
 
 * `appended`: records behind a `log.stop` that no `log.start` precedes. The controller does not do
   that; somebody has appended them. The result is `appended to`, the exit code 3.
@@ -162,6 +183,7 @@ Three things break no chain and are printed all the same:
   the error `audit.appended`.
 * `backwards`: a record's time is more than 5 s before that of an earlier one, so the controller's
   wall clock was set back.
+* `unknown`: records of kinds that only another version of gpuwarden knows.
 
 A log cannot show that its tail was cut off, nor that all of it, keys included, is another one.
 Compare with what was noted elsewhere: `--expect SEQ:DIGEST` (the head it prints), `--checkpoint

@@ -319,6 +319,10 @@ async def test_a_log_here_is_verified_whole_instead_of_the_end_of_it(world: Worl
 async def test_records_of_a_newer_version_are_not_called_broken(world: World) -> None:
     lines = CertifiedLog().add("node.later").records(1).lines
     world.fleet.log = log_of(lines)
+    seen = f"{ORIGIN}: all of 3 records, 0 signed checkpoints"
+    assert await log_check(world) == ("passed", seen)
+    lines[1] = lines[1].replace(b"/audit/v1", b"/audit/v2")
+    world.fleet.log = log_of(lines)
     seen = f"not read: {ORIGIN}: 1 record that only a newer gpuwarden can read"
     assert await log_check(world) == ("warning", seen)
 

@@ -78,6 +78,7 @@ FROM_OUTSIDE: Final = (
 )
 ARCHIVED_EVIDENCE: Final = "tests/unit/gpuwarden/audit/test_archived_evidence.py"
 REVERIFY: Final = "tests/unit/gpuwarden/cli/commands/test_reverify.py"
+AUDIT_FILES: Final = "tests/unit/controller/audit/test_files.py"
 AUDIT_OPENING: Final = "tests/unit/controller/audit/test_opening.py"
 AUDIT_ORDER: Final = "tests/unit/gpuwarden/audit/test_order_check.py"
 AUDIT_WRITER: Final = "tests/unit/controller/audit/test_writer.py"

@@ -5,9 +5,18 @@ from hypothesis import strategies as st
 
 from gpuwarden.audit.chain import Broken, Head, Verified, verify_lines
 from gpuwarden.audit.record import _decode_plain, _decode_strictly
-from tests.builders.audit_log import digest, line, log
+from tests.builders.audit_log import GENESIS, digest, line
 
-LINES = log(8)
+
+def _of_versions(*kinds: str) -> list[bytes]:
+    """A log that several versions have written."""
+    lines: list[bytes] = []
+    for seq, kind in enumerate(kinds, start=1):
+        lines.append(line(seq, digest(lines[-1]) if lines else GENESIS, kind=kind))
+    return lines
+
+
+LINES = _of_versions(*["node.state", "node.painted", "evidence.round", "log.stop"] * 2)
 HEAD = Head(8, digest(LINES[-1]))
 WHOLE = b"".join(LINES)
 

@@ -281,6 +281,7 @@ def _outcome(report: Report) -> dict[str, Any]:
             "appended": str(result.order.appended) or None,
             "unsigned": str(result.order.unsigned) or None,
             "backwards": str(result.order.backwards) or None,
+            "unknown": str(result.unknown) or None,
         }
     where = f"{report.at.path}:{report.at.line}" if report.at else f"line {result.line}"
     return {

@@ -6,6 +6,7 @@ from tests.mutation_security.security_mutation import Edit, SecurityMutation, on
 from tests.mutation_security.shown_by import (
     ARCHIVED_EVIDENCE,
     AUDIT_CHAIN,
+    AUDIT_FILES,
     AUDIT_OPENING,
     AUDIT_ORDER,
     AUDIT_TREE,
@@ -59,6 +60,13 @@ ENTRIES: Final = (
         "if self._closed and record.kind not in _BEGINS:",
         "if False:",
         f"{AUDIT_ORDER}::test_records_behind_the_end_of_a_log_were_appended",
+    ),
+    one(
+        "log-cut-off",
+        "controller/audit/files.py",
+        "            if not _is_object(line):\n",
+        "            if True:\n",
+        f"{AUDIT_FILES}::test_what_a_crash_cannot_leave_is_not_touched",
     ),
     one(
         "log-without-records",

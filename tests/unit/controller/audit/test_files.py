@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,17 @@ from controller.audit.files import (
 )
 from gpuwarden.audit.chain import BEFORE_FIRST, Head, Verified
 from gpuwarden.audit.files import file_name, log_files, verify_files
+from gpuwarden.audit.record import FORMAT
 from tests.builders.audit_log import GENESIS, digest, line, log
 from tests.fakes.disk import FaultyDisk
 
 ORIGIN = "lab/controller-0"
+V1, V2 = FORMAT, "gpuwarden.dev/audit/v2"
 LINES = log(6)
 HEADS = [Head(seq, digest(text)) for seq, text in enumerate(LINES, start=1)]
+OTHERS = log(6, kind="node.painted")
+"""Of a kind that only another version knows."""
+MIXED = [*LINES[:3], *log(3, first=4, prev=HEADS[2].digest, kind="node.painted")]
 
 
 @pytest.fixture
@@ -157,20 +163,48 @@ def test_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
         reopened(tmp_path / "audit")
 
 
-def test_cut_at_every_byte_is_healed_and_goes_on(tmp_path: Path) -> None:
-    whole = b"".join(LINES[:3])
+@pytest.mark.parametrize(
+    "lines", [LINES[:4], OTHERS[:4], MIXED[2:]], ids=["known", "of another version", "mixed"]
+)
+def test_cut_at_every_byte_is_healed_and_goes_on(tmp_path: Path, lines: list[bytes]) -> None:
+    whole, first = b"".join(lines[:3]), json.loads(lines[0])["seq"]
     folder = tmp_path / "audit"
+    write(folder, 1, b"".join(LINES[: first - 1]))
     for length in range(len(whole) + 1):
-        write(folder, 1, whole[:length])
+        write(folder, first, whole[:length])
         count = whole[:length].count(b"\n")
-        torn = length - len(b"".join(LINES[:count]))
+        torn = length - len(b"".join(lines[:count]))
 
         store = FileStore(folder, ORIGIN, FaultyDisk(sync_errno=None))
-        assert store.head.seq == count
+        assert store.head.seq == count + first - 1
         assert (store.healed.bytes if store.healed else 0) == torn
-        store.append(LINES[count], HEADS[count])
+        store.append(lines[count], Head(count + first, digest(lines[count])))
         store.close()
-        assert verified(folder).records == count + 1
+        assert verified(folder).records == count + first
+        write(folder, 1, b"".join(LINES[: first - 1]))
+
+
+@pytest.mark.parametrize("lines", [OTHERS, MIXED])
+def test_no_whole_record_of_another_version_is_cut_off(tmp_path: Path, lines: list[bytes]) -> None:
+    whole = b"".join(lines)
+    path = write(tmp_path / "audit", 1, whole)
+    store = reopened(tmp_path / "audit")
+    assert (store.head, store.healed) == (Head(6, digest(lines[5])), None)
+    assert path.read_bytes() == whole
+    path.write_bytes(whole + b"torn")
+    healed = reopened(tmp_path / "audit").healed
+    assert healed is not None
+    assert healed.bytes == 4
+    assert path.read_bytes() == whole
+
+
+def test_a_file_may_follow_one_that_another_version_has_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    write(folder, 1, b"".join(MIXED[:5]))
+    write(folder, 6, MIXED[5])
+    assert reopened(folder).head == Head(6, digest(MIXED[5]))
+    write(folder, 6, b"")
+    assert reopened(folder).head == Head(5, digest(MIXED[4]))
 
 
 def test_the_longest_record_is_read(tmp_path: Path) -> None:
@@ -218,6 +252,11 @@ def test_what_a_crash_can_leave_is_healed(tmp_path: Path, rest: bytes) -> None:
         (1, LINES[0] + LINES[1].replace(b"n2", b"n9") + LINES[2], "broken before record 3"),
         (1, LINES[0] + b"garbage\n" + LINES[1], "broken before record 2"),
         (1, LINES[0] + b"\0" * 300_000, "more than a crash can leave"),
+        (1, LINES[0] + line(2, HEADS[0].digest, v=V2), f"behind record 1 .* {V1!r}; no crash"),
+        (1, line(1, GENESIS, v=V2), "behind record 0 that is no record of this version: v must be"),
+        (1, LINES[0] + line(2, HEADS[0].digest, more=1), "behind record 1 .*more"),
+        (1, LINES[0] + line(2, HEADS[0].digest, kind="Node State"), "behind record 1 .* kind must"),
+        (1, LINES[0] + b"torn\n{}\n", "behind record 1 that is no record"),
         (1, b"".join(log(1, origin="lab/controller-1")), "is the log of 'lab/controller-1'"),
         (3, LINES[0], "starts with record 1, not as its name says"),
         (3, b"", "starts with record 1, not as its name says"),

@@ -12,7 +12,7 @@ from controller.audit.files import Disk
 from controller.audit.key import LogKeyError, LogKeys, log_keys
 from controller.audit.opening import Unsigned, open_files, prev_log, unsigned_end
 from controller.audit.tree import LogState
-from controller.record import Json, Record
+from controller.record import AuditUnavailableError, Json, Record
 from gpuwarden.audit.chain import BEFORE_FIRST, Head
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, unverified_checkpoint
 from gpuwarden.audit.files import file_name, log_files
@@ -110,6 +110,45 @@ def test_the_note_of_a_lost_log_may_be_as_long_as_a_checkpoint(tmp_path: Path) -
     assert len(note) == 4096
     (tmp_path / "prev-log").write_text(note)
     assert prev_log(tmp_path, KEYS) == note
+
+
+# --- records of another version
+
+
+def write(folder: Path, lines: list[bytes]) -> None:
+    folder.mkdir()
+    (folder / file_name(1)).write_bytes(b"".join(lines))
+
+
+@pytest.mark.parametrize("behind", [0, 2], ids=["at the end", "in the middle"])
+async def test_a_log_of_another_version_is_continued(folder: Path, behind: int) -> None:
+    lines = log(2)
+    for kind in ("evidence.round", "node.painted", *["node.state"] * behind):
+        lines += log(1, first=len(lines) + 1, prev=digest(lines[-1]), kind=kind)
+    write(folder, lines)
+    bench = Bench(folder)
+    with capture_logs() as logs:
+        async with bench.open() as audit:
+            await audit.grant(ACCEPTED)
+            assert audit.condition.available
+    assert "audit.healed" not in {x["event"] for x in logs}
+    (path,) = log_files(folder)
+    assert path.read_bytes().startswith(b"".join(lines))
+    found = bench.verified()
+    assert [x.seq for x in found.unknown.first] == [4]
+    assert found.tree.certified >= len(lines) + 2
+    assert first(folder).refs["after"] == str(found.head)
+
+
+async def test_a_record_of_another_format_stops_the_log_and_is_kept(folder: Path) -> None:
+    lines = log(2)
+    lines.append(line(3, digest(lines[-1]), v="gpuwarden.dev/audit/v2"))
+    write(folder, lines)
+    async with Bench(folder).open() as audit:
+        with pytest.raises(AuditUnavailableError, match="behind record 2 that is no record"):
+            await audit.grant(ACCEPTED)
+    (path,) = log_files(folder)
+    assert path.read_bytes() == b"".join(lines)
 
 
 # --- records that no checkpoint covers

@@ -18,9 +18,10 @@ from controller.ledger.restore import LoggedGrant
 from controller.operations.log_replay import LogReplay
 from controller.operations.logged import quarantine_record
 from controller.record import Record
-from gpuwarden.audit.chain import BEFORE_FIRST
+from gpuwarden.audit.chain import BEFORE_FIRST, Head
 from gpuwarden.audit.files import file_name
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.evidence.canonical import sha256_hex
 
 DENIAL = QuarantineEntry("NODE_DENIED", "smells", "me", 7)
 IDLE = IdleGpu(
@@ -58,6 +59,21 @@ async def test_denials_and_reservations(tmp_path: Path) -> None:
     assert use.idle.accounts == {"team-a": Account(7_000_000, 3_000_000)}
     assert use.idle.idle == {("gpu-a", "v1.k.x"): 5_000_000}
     assert use.faults == (FAULT,)
+
+
+async def test_what_an_earlier_version_has_written(tmp_path: Path) -> None:
+    sealer, head, lines = Sealer(LogIdentity("lab/a", "boot", "me")), BEFORE_FIRST, []
+    for record, kind in (
+        (quarantine_record("gpu-1", DENIAL, QuarantineFate.EXISTS), b"node.denial"),
+        (kept_record(GRANT), b"reservation.adopted"),
+    ):
+        line = sealer.seal(record, 0, head).line
+        lines.append(line.replace(record.kind.encode(), kind) + b"\n")
+        head = Head(len(lines), sha256_hex(lines[-1][:-1]))
+    (tmp_path / file_name(1)).write_bytes(b"".join(lines))
+    log_replay = LogReplay(tmp_path)
+    assert await log_replay.denials() == {"gpu-1": DENIAL}
+    assert await log_replay.grants() == {("gpu-a", "v1.k.x"): GRANT}
 
 
 async def test_a_new_log_knows_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +62,11 @@ def test_the_longest_denial_fits_into_a_record() -> None:
     assert [x.wall_ns for x in found.values()] == [10**18]
 
 
+def renamed(kind: str, record: LogRecord) -> LogRecord:
+    """As another version has written it."""
+    return msgspec.structs.replace(record, kind=kind)
+
+
 @dataclass
 class Odd:
     """Has the fields of a record that are looked at."""
@@ -92,6 +98,15 @@ def _is_number(value: Any) -> bool:
 def test_other_records_are_none_of_it() -> None:
     odds: list[Any] = [Odd(kind="node.state"), Odd(subject="gpu-1"), Odd(codes=()), Odd(refs={})]
     assert quarantine_entries(odds) == {}
+
+
+def test_an_entry_of_an_earlier_version_is_in_force_until_it_is_lifted() -> None:
+    former = renamed("node.denial", logged("gpu-1", FIRST, EXISTS))
+    stands = msgspec.structs.replace(former, decision="stands")
+    assert quarantine_entries([stands]) == {"gpu-1": FIRST}
+    assert quarantine_entries([stands, logged("gpu-1", FIRST, LIFTED)]) == {}
+    lifted = renamed("node.denial", logged("gpu-1", FIRST, LIFTED))
+    assert quarantine_entries([logged("gpu-1", FIRST, EXISTS), lifted]) == {}
 
 
 # --- A log says which reservations have no end; what is no record of ours holds nothing
@@ -180,3 +195,26 @@ def test_it_is_about_a_pod(subject: str) -> None:
 
 def test_other_records_are_no_reservations() -> None:
     assert open_grants(logged_grants(replace(RESERVED, kind=RecordKind.BIND_DECISION))) == {}
+    (unknown,) = logged_grants(RESERVED)
+    assert open_grants([renamed("bind.painted", unknown)]) == {}
+    for kind in (RecordKind.RESERVATION_OPERATOR, RecordKind.RESERVATION_MISMATCH):
+        assert open_grants(logged_grants(replace(RESERVED, kind=kind))) == {}
+
+
+@pytest.mark.parametrize(
+    "kind", ["reservation.adopted", "reservation.settled", "reservation.painted"]
+)
+def test_what_another_version_has_recorded_of_a_reservation_is_open(kind: str) -> None:
+    (reserved,) = logged_grants(RESERVED)
+    (ended,) = logged_grants(change(HolderState.RELEASED))
+    bound = {key: replace(x, bound=True) for key, x in FOUND.items()}
+    assert open_grants([renamed(kind, reserved)]) == bound
+    assert open_grants([reserved, renamed(kind, reserved)]) == bound
+    assert open_grants([renamed(kind, reserved), ended]) == {}
+
+
+@pytest.mark.parametrize("decision", ["adopted", "held", "settled"])
+def test_the_decision_of_an_earlier_version_changes_nothing(decision: str) -> None:
+    (record,) = logged_grants(kept_record(A))
+    former = msgspec.structs.replace(record, decision=decision)
+    assert open_grants([former]) == open_grants([record]) != {}

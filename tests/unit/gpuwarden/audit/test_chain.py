@@ -3,7 +3,8 @@ from collections.abc import Callable
 import pytest
 
 from gpuwarden.audit.chain import BEFORE_FIRST, Broken, ChainVerifier, Head, Verified, verify_lines
-from gpuwarden.audit.record import RecordError, decode_record
+from gpuwarden.audit.order_check import Remark, Remarks
+from gpuwarden.audit.record import FORMER_KINDS, RecordError, decode_record
 from tests.builders.audit_log import GENESIS, digest, line, log
 
 
@@ -228,7 +229,12 @@ def test_bad_head_says_what_was_expected(text: str) -> None:
         ({"seq": 0}, "seq must be"),
         ({"ts": "2026-03-01T12:00:00Z"}, "ts must be"),
         ({"ts": "2026-03-01T12:00:00.000+00:00"}, "ts must be"),
-        ({"kind": "node.painted"}, "kind is not"),
+        ({"kind": "Node.State"}, "kind must be"),
+        ({"kind": "node state"}, "kind must be"),
+        ({"kind": "node..state"}, "kind must be"),
+        ({"kind": "node.state\n"}, "kind must be"),
+        ({"kind": ""}, "kind must be"),
+        ({"kind": "n" * 65}, "kind must be"),
         ({"prev": "A" * 64}, "prev must be"),
         ({"seq": "1"}, "seq"),
         ({"extra": 1}, "extra"),
@@ -243,6 +249,33 @@ def test_bad_head_says_what_was_expected(text: str) -> None:
 def test_line_that_is_no_record_says_why(changes: dict[str, object], says: str) -> None:
     with pytest.raises(RecordError, match=says):
         decode_record(line(1, GENESIS, **changes)[:-1])
+
+
+@pytest.mark.parametrize("kind", ["evidence.round", "node.painted", "n2.a-b.c", "n" * 64])
+def test_a_record_of_another_version_is_a_record(kind: str) -> None:
+    assert decode_record(line(1, GENESIS, kind=kind)[:-1]).kind == kind
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_a_log_with_a_kind_of_another_version_verifies(index: int) -> None:
+    lines = log(index)
+    for kind in ("node.painted", *["node.state"] * (3 - index)):
+        lines += log(
+            1, first=len(lines) + 1, prev=digest(lines[-1]) if lines else GENESIS, kind=kind
+        )
+
+    found = verified(lines)
+
+    assert (found.records, found.head) == (4, Head(4, digest(lines[3])))
+    what = "node.painted is a kind of another version"
+    assert found.unknown == Remarks(1, (Remark(index + 1, what),))
+    lines[index] = lines[index].replace(b"painted", b"coated")
+    assert broken(lines, found.head).seq == index + 1
+
+
+def test_what_a_kind_was_called_before_is_known() -> None:
+    for kind in FORMER_KINDS:
+        assert verified(log(1, kind=kind)).unknown == Remarks()
 
 
 def test_line_in_another_form_is_no_record() -> None:

@@ -263,6 +263,25 @@ def test_a_restored_reservation_goes_on(logs: Logs) -> None:
     assert [(x.until, x.state) for x in logs.one().holds] == [(None, "restored")]
 
 
+def test_what_an_earlier_version_has_recorded_belongs_to_it(logs: Logs) -> None:
+    def renamed(kind: str) -> None:
+        logs.records[-1] = msgspec.structs.replace(logs.records[-1], kind=kind)
+
+    logs.reserve(1, "allocated", "train-0", A)
+    renamed("reservation.settled")
+    logs.reserve(2, "released", "train-0", A)
+    logs.reserve(3, "restored", "train-0", A)
+    renamed("reservation.adopted")
+    (hold,) = logs.one().holds
+    assert (hold.since, hold.until, hold.state) == (when(1), None, "adopted")
+    refs = {"uid": "u9", "node": "n1", "gpus": [A]}
+    logs.note(4, RecordKind.RESERVATION_UNRESERVED, "pod/team-b/thief", "off_book", refs)
+    renamed("reservation.offbook")
+    logs.note(5, RecordKind.RESERVATION_UNRESERVED, "pod/team-b/thief", "off_book", refs)
+    renamed("reservation.painted")
+    assert [x.kind for x in logs.one().happenings] == ["reservation.offbook"]
+
+
 def test_an_end_whose_beginning_is_not_kept_is_a_hold_of_that_moment(logs: Logs) -> None:
     logs.reserve(7, "released", "train-0", A)
     assert [(x.since, x.until) for x in logs.one().holds] == [(when(7), when(7))]

@@ -16,8 +16,9 @@ from gpuwarden.audit.reading import (
     record_of,
     records_about,
 )
-from gpuwarden.audit.record import RecordKind
+from gpuwarden.audit.record import RecordKind, decode_record
 from tests.builders.audit_log import log
+from tests.builders.audit_log import log as log_of
 from tests.builders.replica_log import ReplicaLog
 
 # --- The end of a log is read again, of a few kinds and of so many bytes
@@ -221,6 +222,12 @@ def test_which_records_are_asked_for(tmp_path: Path) -> None:
     assert fit("check", "node.o") == [1, 3]
     assert fit(subject="node/gpu") == [2, 3]
     assert fit(subject="node/gpu-2") == []
+    (former, other) = (
+        decode_record(log_of(1, kind=x)[0][:-1]) for x in ("evidence.round", "node.painted")
+    )
+    assert not RecordFilter().fits(former)
+    assert RecordFilter(("evidence.round",)).fits(former)
+    assert RecordFilter().fits(other)
     assert [k for k in RecordKind if k.value in BY_THE_CLOCK] == [
         RecordKind.EVIDENCE_REPEATED,
         RecordKind.USE_ACCOUNT,

@@ -215,6 +215,20 @@ def test_times_that_go_backwards_and_unsigned_records_are_flagged(cli: Cli, tmp_
     assert "Unsigned:     record 4: the log was opened with records that no check" in ran.out
 
 
+def test_records_of_another_version_are_named_and_break_nothing(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    former = appended(plain_log(2), kind="evidence.round")
+    path.write_bytes(former)
+    [found] = json.loads(cli("audit", "verify", str(path), "-o", "json").out)
+    assert (found["result"], found["records"], found["unknown"]) == ("verified", 3, None)
+    path.write_bytes(appended(former, kind="node.painted"))
+    for option in ((), ("--collected",)):
+        ran = cli("audit", "verify", str(path), *option)
+        assert ran.code == 0
+        assert "Result:       verified\n" in ran.out
+        assert "Unknown:      record 4: node.painted is a kind of another version\n" in ran.out
+
+
 def test_records_among_other_lines(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "collected.log"
     path.write_bytes(b"starting\n" + plain_log(2) + b"{}\n")
