@@ -294,6 +294,8 @@ class LogVerdict:
     """Where and how; empty where it is whole."""
     folder: str = ""
     """On this machine; empty for the log of a replica that was asked."""
+    has_key: bool = True
+    """Whether what was read names the key of checkpoints; without it none was verified."""
 
     @property
     def name(self) -> str:

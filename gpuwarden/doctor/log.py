@@ -30,6 +30,7 @@ NAMES_KEY: Final = (
 )
 """Kinds of records that name the key of checkpoints."""
 _FOLDER: Final = "/var/lib/gpuwarden/audit"
+_SIGNED: Final = "checkpoints, and a record that names the key which has signed them"
 _WHOLE: Final = "`gpuwarden audit verify` checks a whole log"
 
 
@@ -65,7 +66,20 @@ def log_verifies(facts: Facts) -> Verdict:
         seen = "; ".join([f"not read: {'; '.join(found.unread)}", *texts])
         command = f"kubectl -n {facts.namespace} get pods -l app.kubernetes.io/component=controller"
         return warned(seen, "the log of every replica", command)
+    unsigned = [one for one in found.verdicts if _unsigned(one)]
+    if unsigned:
+        seen = "; ".join([f"{one.name}: {_unsigned(one)}" for one in unsigned] + texts)
+        return warned(seen, _SIGNED, _verify(facts, unsigned[0]))
     return passed("; ".join(texts))
+
+
+def _unsigned(one: LogVerdict) -> str:
+    """Why no signature was verified, where there must be one; else empty."""
+    if not one.has_key:
+        return "no signature verified, as no record that was read names the key"
+    if not one.checkpoints and one.records >= CHECKPOINT_RECORDS:
+        return f"no signature verified, as {counted(one.records, 'record')} have no checkpoint"
+    return ""
 
 
 def _seen(one: LogVerdict) -> str:
@@ -117,7 +131,13 @@ def verdict_of(result: Verified | Broken, *, log: str = "", folder: str = "") ->
     if log and origin != log:
         broken = f"record {result.first_seq}: it is of {origin}"
     return LogVerdict(
-        log or origin, result.records, result.head.seq, result.tree.checkpoints, broken, folder
+        log or origin,
+        result.records,
+        result.head.seq,
+        result.tree.checkpoints,
+        broken,
+        folder,
+        has_key=bool(result.tree.keys),
     )
 
 
@@ -170,7 +190,9 @@ LOG: Final = Group(
             f"The last {END_RECORDS} records of each replica's log: their form and chain, and the"
             " signatures of checkpoints by the key that the log names. Roots of checkpoints are"
             " compared only where that is the whole log, or a file of it begins there. A log on"
-            " this machine is verified whole.",
+            " this machine is verified whole. A log is a warning if no signature of it was"
+            " verified: because no record of the last 8 MiB names its key, or because"
+            f" {CHECKPOINT_RECORDS} records or more have no checkpoint.",
             log_verifies,
             "troubleshooting.md#the-audit-log-is-broken",
         ),

@@ -500,6 +500,12 @@ FAULTS = [
     ),
     Fault("log-verifies", lambda x: logs(x, unread=("lab/b: gone",)), WARNING, "lab/b: gone"),
     Fault(
+        "log-verifies",
+        lambda x: logs(x, LogVerdict("lab/b", 2000, 4711)),
+        WARNING,
+        "^lab/b: no signature verified, as 2000 records have no checkpoint; ",
+    ),
+    Fault(
         "log-verifies", lambda x: replace(x, logs=Fact(why="you may not")), NOT_CHECKED, "may not"
     ),
     Fault(

@@ -34,6 +34,7 @@ from gpuwarden.doctor.log import log_verifies
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.wire.v1.audit_pb2_grpc import add_AuditServiceServicer_to_server
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
+from tests.builders.log_keys import signer
 from tests.builders.replica_log import CARD, ReplicaLog
 from tests.builders.svids import FakeSvidSource
 from tests.builders.web_certificates import WebCa
@@ -284,6 +285,9 @@ async def test_a_kubeconfig_leads_to_every_replica(pair: Pair, tmp_path: Path) -
 async def test_the_doctor_verifies_the_log_of_every_replica(pair: Pair, tmp_path: Path) -> None:
     pair.logs[1].note(Record(RecordKind.EVIDENCE_REPEATED, "c", "node/gpu-2", "x"), 50)
     pair.logs[1].state("gpu-2", 60)
+    for log in pair.logs:
+        key = {"key": str(signer().key)}
+        log.note(Record(RecordKind.LOG_START, "c", "log", "started", refs=key), 70)
     async with FakeApiServer(tmp_path) as api:
         await pair.start_for_people(api)
         connection = Connection(kubeconfig=written_kubeconfig(tmp_path, api))
@@ -294,8 +298,8 @@ async def test_the_doctor_verifies_the_log_of_every_replica(pair: Pair, tmp_path
 
         first, second = (f"lab/{pod}" for pod in PODS)
         assert await checked() == passed(
-            f"{first}: all of 2 records, 0 signed checkpoints;"
-            f" {second}: all of 4 records, 0 signed checkpoints"
+            f"{first}: all of 3 records, 0 signed checkpoints;"
+            f" {second}: all of 5 records, 0 signed checkpoints"
         )
         (file,) = log_files(pair.logs[1].folder)
         written = file.read_bytes()
@@ -311,7 +315,7 @@ async def test_the_doctor_verifies_the_log_of_every_replica(pair: Pair, tmp_path
         found = await checked()
         assert found.outcome is Outcome.WARNING
         assert found.seen.startswith(f"not read: {first}: ")
-        assert found.seen.endswith(f"; {second}: all of 4 records, 0 signed checkpoints")
+        assert found.seen.endswith(f"; {second}: all of 5 records, 0 signed checkpoints")
         api.forwarded[(PODS[0], 9444)] = port
         pair.kind = CallerKind.TENANT
         with pytest.raises(CliError, match=r"may not call .*/ReadRecords"):

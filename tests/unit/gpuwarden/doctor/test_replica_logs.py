@@ -6,7 +6,7 @@ import pytest
 
 from gpuwarden.audit.reading import RecordFilter
 from gpuwarden.audit.record import RecordKind, decode_record
-from gpuwarden.doctor.check import Verdict, failed, passed, warned
+from gpuwarden.doctor.check import Outcome, Verdict, failed, passed, warned
 from gpuwarden.doctor.facts import Fact, Facts, Logs, LogVerdict
 from gpuwarden.doctor.log import (
     ALL_KINDS,
@@ -57,12 +57,13 @@ def test_a_whole_log_has_its_checkpoints() -> None:
 def test_the_end_of_a_log_is_held_to_the_key_that_is_named_far_before() -> None:
     lines = CertifiedLog().records(3).checkpoint().records(2).lines
     assert verdict_of_end(ORIGIN, lines[3:], lines[:1]) == LogVerdict(ORIGIN, 4, 7, 1)
-    assert verdict_of_end(ORIGIN, lines[3:], []) == LogVerdict(ORIGIN, 4, 7, 0)
+    keyless_end = LogVerdict(ORIGIN, 4, 7, 0, has_key=False)
+    assert verdict_of_end(ORIGIN, lines[3:], []) == keyless_end
     named = CertifiedLog(TWO).lines
     found = verdict_of_end(ORIGIN, lines[3:], named)
     assert found.broken.startswith("record 5: not signed by the key")
     keyless = chain(1, kind="log.start")
-    assert verdict_of_end(ORIGIN, lines[3:], keyless) == LogVerdict(ORIGIN, 4, 7, 0)
+    assert verdict_of_end(ORIGIN, lines[3:], keyless) == keyless_end
 
 
 def test_a_key_that_changes_in_the_end_is_followed() -> None:
@@ -127,6 +128,37 @@ def test_what_was_verified_and_what_was_not_is_said() -> None:
     assert told(WHOLE, elsewhere=("lab/c", "lab/d")) == passed(
         "lab/a: all of 7 records, 1 signed checkpoint; not read from here: lab/c, lab/d"
     )
+
+
+SIGNED = "checkpoints, and a record that names the key which has signed them"
+VERIFY = "kubectl -n gpuwarden-system exec b -- gpuwarden audit verify /var/lib/gpuwarden/audit"
+
+
+@pytest.mark.parametrize(
+    ("records", "checkpoints", "is_signed"),
+    [(999, 0, True), (1000, 0, False), (2000, 0, False), (2000, 1, True)],
+)
+def test_so_many_records_without_a_checkpoint_are_a_warning(
+    records: int, checkpoints: int, is_signed: bool
+) -> None:
+    found = told(WHOLE, LogVerdict("lab/b", records, records, checkpoints))
+    assert (found.outcome is Outcome.PASSED) is is_signed
+    if not is_signed:
+        said = f"lab/b: no signature verified, as {records} records have no checkpoint; lab/a: all"
+        assert found.seen.startswith(said)
+        assert found.seen.endswith(f"all of {records} records, 0 signed checkpoints")
+        assert (found.expected, found.command) == (SIGNED, VERIFY)
+
+
+def test_a_log_whose_key_was_not_found_is_a_warning() -> None:
+    keyless = LogVerdict("lab/b", 7, 9, has_key=False)
+    why = "no signature verified, as no record that was read names the key"
+    end = "lab/b: the last 7 of 9 records, 0 signed checkpoints; `gpuwarden audit verify` checks a"
+    assert told(keyless) == warned(f"lab/b: {why}; {end} whole log", SIGNED, VERIFY)
+    here = replace(HERE, has_key=False)
+    assert told(WHOLE, here).command == "gpuwarden audit verify /log"
+    assert told(WHOLE, here).seen.startswith(f"/log: {why}; lab/a: all of 7")
+    assert told(keyless, unread=("lab/c: gone",)).seen.startswith("not read: lab/c: gone; lab/b: ")
 
 
 def test_a_log_that_could_not_be_read_is_a_warning() -> None:
