@@ -150,7 +150,8 @@ class Rewrite:
     entries: tuple[tuple[Entry, GpuRecord], ...]
     change: ReservationChange
     ended_ns: int | None = None
-    """Of a release: when its pod was first known here to have ended."""
+    """Of a claim that its node has shown to be over: when its pod was first known here to have
+    ended."""
 
 
 IN_TURN: Final = 512
@@ -368,7 +369,16 @@ def _rewrite(
     )
     successors = tuple((x, x.record.moved(reservation, move.to)) for x in entries)
     watch = releases.get((first.key, reservation))
-    return Rewrite(successors, change, None if watch is None else watch.since_ns)
+    return Rewrite(successors, change, _ended_ns(first.holder(reservation), watch))
+
+
+def _ended_ns(holder: Holder | None, watch: ReleaseWatch | None) -> int | None:
+    """Since when somebody may have waited for the GPU.
+
+    Kubelet gives its GPUs out by its own count, and those of a deleted node nobody can have.
+    """
+    is_claim = holder is not None and holder.is_claim
+    return watch.since_ns if is_claim and watch is not None and watch.is_shown else None
 
 
 # --- nodes that were deleted

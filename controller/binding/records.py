@@ -201,7 +201,7 @@ class ReservationSink(Protocol):
         """This replica has changed the state of a reservation."""
 
     def freed(self, seconds: float) -> None:
-        """This replica released a GPU, so long after it knew that the pod had ended."""
+        """This replica released a claimed GPU, so long after it knew that the pod had ended."""
 
     def wrote(self, result: str) -> None:
         """One write: written, overtaken or failed."""

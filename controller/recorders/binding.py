@@ -129,7 +129,7 @@ class BindingRecorder:
         )
 
     def freed(self, seconds: float) -> None:
-        """This replica released a GPU, so long after it knew that the pod had ended."""
+        """This replica released a claimed GPU, so long after it knew that the pod had ended."""
         self._freed.observe(seconds)
 
     def wrote(self, result: str) -> None:

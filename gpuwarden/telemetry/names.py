@@ -420,7 +420,8 @@ BINDINGS_NEVER_STORED = _gauge(
 RELEASE_SECONDS = _histogram(
     "reservation_release",
     _C,
-    "Seconds from a pod's end, as this replica knew of it, until it released the pod's GPU.",
+    "Seconds from a pod's end, as this replica knew of it, until its node's reports freed the pod's"
+    " GPU. Only on `env` nodes: kubelet gives out the GPUs of the others by its own count.",
     buckets=(0.5, 1.0, 2.0, 3.0, 5.0, 15.0, 60.0, 300.0),
 )
 RESERVATION_WRITES = _counter(

@@ -431,6 +431,35 @@ def test_a_release_says_when_its_pod_had_ended() -> None:
     assert released.ended_ns == 1_003 * S
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"origin": Origin.KUBELET}, {"restored": True}],
+    ids=["kubelet gave it", "nobody saw its end"],
+)
+def test_the_release_of_what_is_no_claim_is_not_measured(more: dict[str, Any]) -> None:
+    """On a `plugin` node kubelet counts, and names no device for a minute when it has started."""
+    world = World((in_state(HolderState.RELEASING, **more),), {"uid-0": ENDED})
+    world.steps()
+    world.report(asked_s=1_001)
+    assert world.later(2).steps() == ()
+    world.report(asked_s=1_062)
+    found = world.later(60).steps()
+    assert moved(found) == (HolderState.RELEASED, ("GPU-a",))
+    assert isinstance(found[0], Rewrite)
+    assert found[0].ended_ns is None
+
+
+def test_the_release_of_a_deleted_node_s_gpu_is_not_measured() -> None:
+    """Nobody can have the GPU, and five minutes are waited for the node."""
+    world = World((in_state(HolderState.RELEASING),), {"uid-0": ENDED})
+    world.gone["gpu-1"] = NodeGone(world.now_ns)
+    assert world.steps() == ()
+    found = world.later(301).steps()
+    assert moved(found) == (HolderState.RELEASED, ("GPU-a",))
+    assert isinstance(found[0], Rewrite)
+    assert found[0].ended_ns is None
+
+
 def test_between_whole_rounds_no_turn_is_taken() -> None:
     records = tuple(
         record(
