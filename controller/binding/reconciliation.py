@@ -459,6 +459,11 @@ class KubeletAllocations:
         sure = (x for x, since_ns in now.items() if since_ns < report.asked_ns)
         return tuple(sorted(sure, key=lambda x: (x.gpu, x.pod.uid or "")))
 
+    def awaited(self, node: str, report: UseReport) -> frozenset[GivenGpu]:
+        """What the report shows too early to be recorded: the next one decides."""
+        known = self._since_ns.get(node, {})
+        return frozenset(x for x, since_ns in known.items() if since_ns >= report.asked_ns)
+
     def forget(self, node: str) -> None:
         """The node is none on which kubelet chooses, or is gone."""
         self._since_ns.pop(node, None)

@@ -4,7 +4,7 @@ Pure. Must not write or evict.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
@@ -14,7 +14,7 @@ from controller.binding.request import BoundPod, BoundPods
 from controller.fleet.view import Acceptance, FleetSnapshot
 from controller.ledger.occupancy import Occupancy, given_in, users_of
 from controller.ledger.record import Holder, HolderState, Origin, PodRef, ShareGroup, key_of
-from controller.ledger.release import GivenDevice, UseReport, card_of
+from controller.ledger.release import GivenDevice, GivenGpu, UseReport, card_of
 from controller.ledger.store import LedgerSnapshot
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.placement.snapshot import DeviceUse
@@ -94,6 +94,29 @@ def use_faults(case: UseCase) -> frozenset[UseFault]:
         replace(x, since_wall_ns=at)
         for x in chain(_given(case), _used(case), _unreserved(case), _sliced(case), _gone(case))
     )
+
+
+_BEFORE_ITS_RECORD: Final = frozenset({UseFaultKind.OTHER_GPU, UseFaultKind.UNRESERVED_USE})
+"""What a GPU that kubelet gives to a managed pod looks like until it has its record."""
+
+
+def without_early(
+    faults: Iterable[UseFault], awaited: Collection[GivenGpu]
+) -> tuple[frozenset[UseFault], frozenset[UseFault]]:
+    """The disagreements that count, and those that a record may end: nobody can tell yet.
+
+    `awaited`: what the same report shows too early to be recorded (`KubeletAllocations`). The
+    next report is not too early, so nothing hides behind this for longer.
+    """
+    found = frozenset(faults)
+    early = frozenset(
+        x
+        for x in found
+        if x.kind in _BEFORE_ITS_RECORD
+        and x.pod is not None
+        and GivenGpu(x.pod, x.node, x.gpu) in awaited
+    )
+    return found - early, early
 
 
 def _given(case: UseCase) -> Iterator[UseFault]:
@@ -278,15 +301,25 @@ class FaultWatch:
             self._logged.setdefault(fault.node, {})[_identity(fault)] = fault
 
     def reported(
-        self, node: str, faults: Iterable[UseFault], *, whole: bool = True
+        self,
+        node: str,
+        faults: Iterable[UseFault],
+        *,
+        early: Collection[UseFault] = (),
+        whole: bool = True,
     ) -> FaultChanges:
-        """A node's new report; one that is not whole ends nothing."""
-        shown = sorted(set(faults), key=_order)[:MAX_PER_NODE]
+        """A node's new report; one that is not whole ends nothing.
+
+        `early`: what nobody can tell yet neither counts nor ends.
+        """
+        counted, doubtful = sorted(set(faults), key=_order), sorted(early, key=_order)
+        shown = [*counted, *doubtful][:MAX_PER_NODE]
         remembered = self._from_before(node, shown, whole=whole)
         before = self._seen.pop(node, {}) | remembered
         since_ns = {x: x.since_wall_ns for x in before}
         kept = [replace(x, since_wall_ns=since_ns.get(x, x.since_wall_ns)) for x in shown]
-        now = {x: min(before.get(x, 0) + 1, ENOUGH) for x in kept}
+        now = {x: min(before.get(x, 0) + 1, ENOUGH) for x in kept if x not in early}
+        now |= {x: before[x] for x in kept if x in early and x in before}
         if not whole:
             now = {**before, **now}
         if now:

@@ -29,6 +29,7 @@ from controller.binding.use import (
     UseFault,
     UseFaultKind,
     use_faults,
+    without_early,
 )
 from controller.binding.use_records import RememberedUse
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
@@ -213,9 +214,17 @@ class UseReconciler:
             self.fits,
         )
         whole = report.given is not None and report.users is not None
-        self._report_changes(self._faults.reported(node.name, use_faults(case), whole=whole))
-        ledger = case.ledger
-        self._report_idle(self._idle.reported(node.name, acceptance, report, ledger))
+        awaited = frozenset[GivenGpu]()
+        if self.ids is not None:
+            awaited = self._allocations.awaited(node.name, report)
+        sure, early = without_early(use_faults(case), awaited)
+        self._report_changes(self._faults.reported(node.name, sure, early=early, whole=whole))
+        idle = self._idle.reported(node.name, acceptance, report, case.ledger, self._uid_of)
+        self._report_idle(idle)
+
+    def _uid_of(self, uid: str) -> str | None:
+        found = self.pods.with_uid(uid)
+        return None if found is None else found.pod.uid
 
     def _wake_waiting(self, node: NodeView, acceptance: Acceptance) -> None:
         """What ends without a record is followed by no release that would wake anybody."""

@@ -612,6 +612,16 @@ def test_a_report_counts_once_the_pod_was_known_before_it_was_asked_for() -> Non
     assert allocations.due(SHOWING, use_report(device(), asked_ns=300), pods, 500) == given
 
 
+def test_what_is_shown_too_early_is_awaited_until_the_next_report() -> None:
+    allocations, pods = KubeletAllocations(), SomeBoundPods([bound()])
+    given = {GivenGpu(ref(), NODE, "GPU-a")}
+    for asked_ns, now_ns, awaited in ((100, 200, given), (200, 300, given), (201, 400, set())):
+        report = use_report(device(), asked_ns=asked_ns)
+        allocations.due(SHOWING, report, pods, now_ns)
+        assert allocations.awaited(NODE, report) == awaited
+        assert allocations.awaited("gpu-2", report) == frozenset()
+
+
 def test_another_pod_of_the_name_begins_again() -> None:
     allocations = KubeletAllocations()
     first, second = SomeBoundPods([bound()]), SomeBoundPods([bound(uid="uid-9")])

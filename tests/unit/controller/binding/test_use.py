@@ -16,11 +16,12 @@ from controller.binding.use import (
     UseFaultKind,
     UseReports,
     use_faults,
+    without_early,
 )
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.record import GpuRecord, Holder, HolderState, Origin, PodRef
-from controller.ledger.release import GivenDevice, NodeGone, UseReport
+from controller.ledger.release import GivenDevice, GivenGpu, NodeGone, UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.placement.snapshot import DeviceUse
@@ -317,6 +318,52 @@ def test_a_report_that_could_not_read_everything_ends_nothing() -> None:
     assert (changes.begun, changes.ended) == ((), ())
     assert list(watch.standing()) == [ONE]
     assert watch.reported(NODE, [TWO]).ended == (ONE,)
+
+
+def test_what_is_shown_too_early_neither_counts_nor_ends() -> None:
+    watch = FaultWatch()
+    for _ in range(3):
+        assert watch.reported(NODE, [], early={ONE}) == FaultChanges((), ())
+    assert watch.reported(NODE, [ONE]).begun == ()
+    assert watch.reported(NODE, [], early={ONE}).begun == ()
+    assert watch.reported(NODE, [ONE]).begun == (ONE,)
+    assert watch.reported(NODE, [], early={ONE}).ended == ()
+    assert list(watch.standing()) == [ONE]
+    assert watch.reported(NODE, []).ended == (ONE,)
+
+
+def test_what_went_on_over_a_restart_is_not_over_because_it_is_shown_too_early() -> None:
+    watch = FaultWatch()
+    watch.remember([LOGGED])
+    assert watch.reported(NODE, [], early={LATER}) == FaultChanges((), (), (LATER,))
+    assert [x.since_wall_ns for x in watch.standing()] == [7]
+
+
+def test_of_one_node_what_counts_comes_before_what_is_too_early() -> None:
+    watch = FaultWatch()
+    early = [UseFault(UseFaultKind.OTHER_GPU, NODE, f"GPU-{n}", ref()) for n in range(1000)]
+    watch.reported(NODE, [ONE], early=early)
+    assert watch.reported(NODE, [ONE], early=early).begun == (ONE,)
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_early"),
+    [
+        (ONE, True),
+        (replace(ONE, kind=UseFaultKind.OTHER_GPU), True),
+        (replace(ONE, kind=UseFaultKind.SLICED_GPU), False),
+        (replace(ONE, kind=UseFaultKind.TAKEN_GPU), False),
+        (replace(ONE, gpu="GPU-b"), False),
+        (replace(ONE, node="gpu-2"), False),
+        (replace(ONE, pod=ref("train-1")), False),
+        (replace(ONE, pod=None, owner="uid-train-0"), False),
+    ],
+)
+def test_only_what_a_record_may_end_is_too_early(fault: UseFault, is_early: bool) -> None:
+    awaited = {GivenGpu(ref(), NODE, "GPU-a")}
+    one, none = frozenset({fault}), frozenset[UseFault]()
+    assert without_early([fault], awaited) == ((none, one) if is_early else (one, none))
+    assert without_early([fault], ()) == (one, none)
 
 
 def test_nodes_have_nothing_to_do_with_each_other() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -11,7 +11,7 @@ from controller.binding.use import FaultChanges, UseFault, UseFaultKind, UseRepo
 from controller.binding.use_reconciler import UseReconciler
 from controller.binding.use_records import RememberedUse
 from controller.fleet.view import FleetSnapshot, NodeView
-from controller.ledger.record import HolderState, PodRef
+from controller.ledger.record import HolderState, Origin, PodRef
 from controller.ledger.release import GivenGpu
 from controller.ledger.reservation_id import ReservationSubject
 from controller.ledger.store import MOST_LOST, LedgerStore
@@ -231,6 +231,33 @@ async def test_without_keys_no_allocation_is_recorded_and_it_is_reported() -> No
     use_reconciler, sink = world.replica(keys=False)
     await world.rounds(use_reconciler, "GPU-a", count=3)
     assert world.held() == {}
+    assert sink.begun == ["unreserved_use GPU-a"]
+
+
+async def test_a_pod_that_follows_another_on_a_gpu_is_no_unreserved_use() -> None:
+    """While the pod before is released, its node is asked twice within the second of a round."""
+    world = World()
+    ending = holder(pod=ref("job-a"), origin=Origin.KUBELET, state=HolderState.RELEASING)
+    assert await world.store.compare_and_set(None, record(replace(ending, restored=True)))
+    use_reconciler, sink = world.replica()
+    begin_ns, now_ns = world.clock.boottime_ns(), 0
+    for asked_ms, looked_at_ms in ((0, 700), (500, 1_700), (25_500, 26_700)):
+        world.show(node_with(device(), asked_ns=begin_ns + asked_ms * 1_000_000))
+        world.clock.advance((looked_at_ms - now_ns) / 1000)
+        now_ns = looked_at_ms
+        await use_reconciler.round()
+        assert sink.begun == []
+    assert world.held() == {"GPU-a": ["uid-job-a", "uid-train-0"]}
+
+
+async def test_what_cannot_be_recorded_is_reported_all_the_same() -> None:
+    world = World()
+    elsewhere = replace(record(holder(pod=OTHER_POD)), node="gpu-2")
+    assert await world.store.compare_and_set(None, elsewhere)
+    use_reconciler, sink = world.replica()
+    await world.rounds(use_reconciler, "GPU-a")
+    assert sink.begun == []
+    await world.rounds(use_reconciler, "GPU-a", count=1)
     assert sink.begun == ["unreserved_use GPU-a"]
 
 
