@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from controller.binding.request import BoundPod, BoundPods
-from controller.fleet.view import Acceptance, FleetSnapshot
+from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
 from controller.ledger.occupancy import Occupancy, given_in, users_of
 from controller.ledger.record import Holder, HolderState, Origin, PodRef, ShareGroup, key_of
 from controller.ledger.release import GivenDevice, GivenGpu, UseReport, card_of
@@ -255,6 +255,40 @@ def _was_given(case: UseCase, cards: tuple[str, ...], pod: PodRef) -> bool:
 
 def _is_named(holder: Holder, device: GivenDevice) -> bool:
     return (holder.pod.namespace, holder.pod.name) == (device.namespace, device.pod)
+
+
+# --- what has no record yet
+# On a `plugin` node a managed pod gets its GPU from kubelet, and the record follows with the second
+# report. Until then its use is as it should be.
+
+ToRecord = Callable[[NodeView], Mapping[str, frozenset[str]]]
+"""As `allocations_to_record` says of a node."""
+
+
+def nothing_to_record(_node: NodeView) -> Mapping[str, frozenset[str]]:
+    """Where no allocation of kubelet is recorded."""
+    return {}
+
+
+def allocations_to_record(
+    node: NodeView, *, pods: BoundPods, unexplained: Collection[str]
+) -> Mapping[str, frozenset[str]]:
+    """`key_of` what kubelet gave to managed pods of a `plugin` node, and the UIDs of these pods.
+
+    `unexplained`: `key_of` the GPUs whose use is reported as unreserved, and so has got no record.
+    """
+    found: dict[str, frozenset[str]] = {}
+    if node.mode is not NodeMode.PLUGIN or node.acceptance is None:
+        return found
+    for device in node.acceptance.allocations or ():
+        gpu = card_of(device.device)
+        if gpu is None or key_of(gpu) in unexplained:
+            continue
+        pod = pods.named(device.namespace, device.pod)
+        if pod is not None and pod.node == node.name and pod.needs is not None:
+            uids = found.get(key_of(gpu), frozenset())
+            found[key_of(gpu)] = uids | {pod.pod.uid or ""}
+    return found
 
 
 # --- mismatches over time

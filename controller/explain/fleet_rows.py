@@ -11,10 +11,14 @@ from typing import Final
 
 import msgspec
 
+from controller.binding.use import ToRecord, nothing_to_record
 from controller.explain.device_status import DeviceStatus, shown_devices, status_of, use_on
 from controller.fleet.directory import KnownNode
 from controller.fleet.view import Acceptance, FleetSnapshot, GpuView, NodeState, NodeView
+from controller.ledger.record import key_of
+from controller.ledger.release import card_of
 from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.selector import Device
 from gpuwarden.moment import rfc3339
 from gpuwarden.reasons import ReasonCode
 
@@ -41,8 +45,9 @@ class CellState(StrEnum):
     UNRESERVED = "unreserved-use"
     """A process or kubelet uses it, and no reservation explains it."""
     USED = "used"
-    """Reserved, and processes run on it."""
+    """Reserved, and processes run on it; where nothing is reserved, anything that uses it."""
     RESERVED = "reserved"
+    """Or given by kubelet to a managed pod of a `plugin` node: the record follows."""
     VERIFIED = "verified"
     """Proven, and free."""
     UNKNOWN = "unknown"
@@ -73,6 +78,8 @@ class GpuRow(msgspec.Struct, frozen=True, rename="kebab"):
     """Why it is lost or unhealthy; else empty."""
     reserved_by: list[str]
     """Pods as NAMESPACE/NAME, of its MIG devices too."""
+    given_to: list[str]
+    """Pods that kubelet gave it or its MIG devices, likewise."""
     processes: int
     attestation_hash: str
     serial: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -110,6 +117,10 @@ class FleetFacts:
     directory: Mapping[str, KnownNode]
     now_ns: int
     """CLOCK_BOOTTIME."""
+    reserves: bool = True
+    """Whether GPUs are reserved here at all: not in report mode, and not without the webhooks."""
+    to_record: ToRecord = nothing_to_record
+    """What kubelet gave as it should, and has no record yet."""
 
     @property
     def is_ledger_known(self) -> bool:
@@ -168,14 +179,19 @@ def _gpu_rows(
     use = use_on(node.name, accepted, facts.ledger, is_eligible=True)
     found: dict[str, list[DeviceStatus]] = {}
     holders: dict[str, set[str]] = {}
-    known = _with_known_users(accepted, facts.ledger)
+    to_record = facts.to_record(node)
+    known = _with_known_users(accepted, facts.ledger, to_record)
+    given = _given(accepted)
     for shown in shown_devices(accepted, facts.ledger):
         is_known = shown.mig is not None and shown.gpu.uuid in known
         device = shown._replace(in_use=False) if is_known else shown
         entries = [facts.ledger.get(x) for x in {device.uuid, device.gpu.uuid}]
         records = [x.record for x in entries if isinstance(x, Entry)]
         held = [holder for record in records for holder in record.holders]
-        found.setdefault(device.gpu.uuid, []).append(status_of(device, held, use))
+        status = status_of(device, held, use)
+        if status is DeviceStatus.IN_USE and not _keys(device).isdisjoint(to_record):
+            status = DeviceStatus.ASSIGNED
+        found.setdefault(device.gpu.uuid, []).append(status)
         pods = (x.pod for x in held)
         names = holders.setdefault(device.gpu.uuid, set())
         names.update(f"{x.namespace}/{x.name or '-'}" for x in pods)
@@ -189,14 +205,31 @@ def _gpu_rows(
             model=gpu.product or "",
             detail=_trouble(gpu),
             reserved_by=sorted(holders.get(gpu.uuid, ())),
+            given_to=sorted({pod for x in _parts(gpu) for pod in given.get(x, ())}),
             processes=processes,
             attestation_hash=accepted.attestation_hash,
             serial=gpu.serial if has_serials else msgspec.UNSET,
         )
 
 
-def _with_known_users(accepted: Acceptance, ledger: LedgerSnapshot) -> frozenset[str]:
-    """Split GPUs whose processes are all of pods that hold a MIG device of them.
+def _given(accepted: Acceptance) -> Mapping[str, set[str]]:
+    """By UUID the pods that kubelet gave it."""
+    found: dict[str, set[str]] = {}
+    for device in accepted.allocations or ():
+        found.setdefault(card_of(device.device) or "", set()).add(
+            f"{device.namespace}/{device.pod}"
+        )
+    return found
+
+
+def _keys(device: Device) -> frozenset[str]:
+    return frozenset({key_of(device.uuid), key_of(device.gpu.uuid)})
+
+
+def _with_known_users(
+    accepted: Acceptance, ledger: LedgerSnapshot, to_record: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    """Split GPUs whose processes are all of pods that have a MIG device of them.
 
     The driver names the whole GPU for each process: on which device it is, nobody can tell.
     """
@@ -206,15 +239,18 @@ def _with_known_users(accepted: Acceptance, ledger: LedgerSnapshot) -> frozenset
     return frozenset(
         gpu.uuid
         for gpu in accepted.gpus
-        if gpu.mig_devices and users.get(gpu.uuid, {None}) <= _holders(gpu, ledger)
+        if gpu.mig_devices and users.get(gpu.uuid, {None}) <= _holders(gpu, ledger, to_record)
     )
 
 
-def _holders(gpu: GpuView, ledger: LedgerSnapshot) -> set[str]:
-    """UIDs of the pods that hold any of its MIG devices."""
+def _holders(
+    gpu: GpuView, ledger: LedgerSnapshot, to_record: Mapping[str, frozenset[str]]
+) -> set[str]:
+    """UIDs of the pods that hold any of its MIG devices, or are about to."""
     entries = (ledger.get(x.uuid) for x in gpu.mig_devices)
     holders = (x for entry in entries if entry is not None for x in entry.record.holders)
-    return {x.pod.uid for x in holders if x.pod.uid}
+    following = (to_record.get(key_of(x.uuid), frozenset()) for x in gpu.mig_devices)
+    return {x.pod.uid for x in holders if x.pod.uid}.union(*following)
 
 
 def _parts(gpu: GpuView) -> tuple[str, ...]:
@@ -240,7 +276,7 @@ def _state(
         return CellState.UNKNOWN
     found = frozenset(statuses)
     if DeviceStatus.IN_USE in found:
-        return CellState.UNRESERVED
+        return CellState.UNRESERVED if facts.reserves else CellState.USED
     if found & _HELD:
         return CellState.USED if processes else CellState.RESERVED
     return CellState.VERIFIED
@@ -264,7 +300,7 @@ class Wanted:
     """Or its beginning."""
     model: str = ""
     namespace: str = ""
-    """Of a pod that holds it."""
+    """Of a pod that holds it, or that kubelet gave it."""
     zone: str = ""
     pool: str = ""
     mode: str = ""
@@ -288,7 +324,8 @@ class Wanted:
 
     def is_gpu(self, row: GpuRow) -> bool:
         """Whether a GPU fits, beside its node and `q`."""
-        spaces = {x.partition("/")[0] for x in row.reserved_by} if self.namespace else set()
+        pods = (*row.reserved_by, *row.given_to) if self.namespace else ()
+        spaces = {x.partition("/")[0] for x in pods}
         return (
             self.state in {"", row.state}
             and self.model.casefold() in row.model.casefold()

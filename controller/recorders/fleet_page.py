@@ -4,12 +4,14 @@ Made from one snapshot at each scrape, so that what is gone has no series. As te
 the start: as objects of the metrics library, the GPUs of a large fleet would take seconds. Pure.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Final
 
 from controller.binding.idle import Account, idle_by_namespace
+from controller.binding.use import ToRecord, nothing_to_record
 from controller.binding.use_reconciler import UseNow
 from controller.fleet.view import Acceptance, FleetSnapshot, GpuView, NodeState, NodeView
+from controller.ledger.record import key_of
 from controller.ledger.store import LedgerSnapshot
 from gpuwarden.evidence.use_rules import device_uuid
 from gpuwarden.telemetry import names
@@ -26,9 +28,18 @@ Card = tuple[NodeView, Acceptance, GpuView]
 
 
 def fleet_page(
-    fleet: FleetSnapshot, ledger: LedgerSnapshot | None, use: UseNow, now_ns: int
+    fleet: FleetSnapshot,
+    ledger: LedgerSnapshot | None,
+    use: UseNow,
+    now_ns: int,
+    *,
+    to_record: ToRecord = nothing_to_record,
 ) -> bytes:
-    """The text exposition; `ledger` is None where nothing is reserved."""
+    """The text exposition.
+
+    `ledger` is None where nothing is reserved; `to_record` says what kubelet gave as it should, and
+    has no record yet.
+    """
     nodes = [fleet.nodes[name] for name in sorted(fleet.nodes)]
     accepted = [(x, x.acceptance) for x in nodes if x.acceptance is not None]
     cards = _cards(accepted, now_ns)
@@ -38,7 +49,7 @@ def fleet_page(
         _family(names.NODE_EVIDENCE_TIME, (_evidence_time(*x) for x in accepted)),
         _family(names.GPU_INFO, _gpu_infos(cards)),
         _family(names.GPU_STATE, _gpu_states(cards, now_ns)),
-        _family(names.GPU_USE, _gpu_uses(cards, ledger, now_ns)),
+        _family(names.GPU_USE, _gpu_uses(cards, ledger, now_ns, to_record)),
         _family(names.NAMESPACE_RESERVED, _times(names.NAMESPACE_RESERVED, use, _reserved)),
         _family(names.NAMESPACE_IDLE, _times(names.NAMESPACE_IDLE, use, _idle)),
         _family(names.NAMESPACE_IDLE_GPUS, _idle_gpus(use)),
@@ -140,7 +151,9 @@ def _state(gpu: GpuView, of_node: NodeState) -> str:
     return "usable" if of_node is NodeState.ELIGIBLE else of_node.value
 
 
-def _gpu_uses(cards: Iterable[Card], ledger: LedgerSnapshot | None, now_ns: int) -> Iterator[str]:
+def _gpu_uses(
+    cards: Iterable[Card], ledger: LedgerSnapshot | None, now_ns: int, to_record: ToRecord
+) -> Iterator[str]:
     """Kubelet gives a GPU to a pod that may not run yet, so a gift alone is no use of it.
 
     Without a fresh ledger nobody knows who holds a GPU, so nothing is shown.
@@ -148,11 +161,15 @@ def _gpu_uses(cards: Iterable[Card], ledger: LedgerSnapshot | None, now_ns: int)
     if ledger is None or now_ns >= ledger.fresh_until_ns:
         return
     samples = _state_set(names.GPU_USE, USES)
-    for _, acceptance, gpu in cards:
+    following: dict[str, Container[str]] = {}
+    for node, acceptance, gpu in cards:
         parts = (gpu.uuid, *(x.uuid for x in gpu.mig_devices))
+        if node.name not in following:
+            following[node.name] = to_record(node)
         is_given = any(device_uuid(x.device) in parts for x in acceptance.allocations or ())
         has_process = any(x in acceptance.processes_by_gpu for x in parts)
-        if any(ledger.get(x) is not None for x in parts):
+        soon = following[node.name]
+        if any(ledger.get(x) is not None or key_of(x) in soon for x in parts):
             use = "used" if has_process else "idle"
         else:
             use = "unreserved" if has_process or is_given else "free"

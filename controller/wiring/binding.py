@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -19,7 +20,14 @@ from controller.binding.reconciler import (
 from controller.binding.reconciliation import AbsentNodes, Followup
 from controller.binding.request import BoundPod
 from controller.binding.turns import LostTurns, RecentDenials
-from controller.binding.use import LedgerUse, UseReports
+from controller.binding.use import (
+    LedgerUse,
+    ToRecord,
+    UseFaultKind,
+    UseReports,
+    allocations_to_record,
+    nothing_to_record,
+)
 from controller.binding.use_reconciler import UseNow, UseReconciler
 from controller.binding.waking import Chosen, NamespaceRoom, Room, choose_to_wake
 from controller.binding.webhook import (
@@ -32,6 +40,7 @@ from controller.kube.cache import Change
 from controller.kube.pods import KnownPod
 from controller.ledger.attempt import AttemptLimits
 from controller.ledger.claim import Claimant
+from controller.ledger.record import key_of
 from controller.ledger.reservation_id import ReservationIds, ReservationKey
 from controller.ledger.store import LedgerStore
 from controller.operations.log_replay import LogReplay
@@ -211,6 +220,21 @@ class BindingParts:
         """What has to run, each once."""
         use = {} if self.use_reconciler is None else {"gpu use": self.use_reconciler.follow()}
         return {"reservations": self.reconciler.follow(), **use}
+
+    @property
+    def reserves(self) -> bool:
+        """Whether anything is reserved here: not in report-only mode."""
+        return self.use_reconciler is not None
+
+    def to_record(self) -> ToRecord:
+        """What kubelet gave as it should and has no record yet, as of now."""
+        if self.use_reconciler is None:
+            return nothing_to_record
+        unexplained = frozenset(
+            key_of(x.gpu) for x in self.use_now().faults if x.kind is UseFaultKind.UNRESERVED_USE
+        )
+        pods = self.use_reconciler.pods
+        return partial(allocations_to_record, pods=pods, unexplained=unexplained)
 
     def use_now(self) -> UseNow:
         """What nodes show of use."""

@@ -530,9 +530,11 @@ def _fleet_page(
     """Takes snapshots; what it returns makes series of all nodes and GPUs of them."""
 
     def take() -> Callable[[], bytes]:
-        ledger = None if binding is None else binding.store.snapshot()
-        use = UseNow() if binding is None else binding.use_now()
-        return partial(fleet_page, fleet.snapshot(), ledger, use, clock.boottime_ns())
+        now, now_ns = fleet.snapshot(), clock.boottime_ns()
+        if binding is None or not binding.reserves:
+            return partial(fleet_page, now, None, UseNow(), now_ns)
+        ledger, to_record = binding.store.snapshot(), binding.to_record()
+        return partial(fleet_page, now, ledger, binding.use_now(), now_ns, to_record=to_record)
 
     return take
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from controller.access import PeerUsage, TokenIdentity
+from controller.binding.use import nothing_to_record
 from controller.explain.fleet_rows import FleetFacts
 from controller.explain.pod_views import SeenPod, with_holders
 from controller.explain.query import PodQuery
@@ -235,6 +236,8 @@ def _facts(around: Around) -> FleetFacts:
         LedgerSnapshot() if binding is None else binding.store.snapshot(),
         around.conditions.directory.snapshot().nodes,
         around.conditions.clock.boottime_ns(),
+        reserves=binding is not None and binding.reserves,
+        to_record=nothing_to_record if binding is None else binding.to_record(),
     )
 
 

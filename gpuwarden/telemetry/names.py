@@ -707,7 +707,9 @@ GPU_USE = _of_fleet(
     "gpu_use",
     "1 for the use of a GPU (free; idle: reserved and not used; used: reserved and used;"
     " unreserved: used without a reservation), 0 for the others; of a GPU with MIG devices what"
-    " any of them has. Absent where nothing is reserved, and while the ledger cannot be read.",
+    " any of them has. What kubelet gave to a managed pod of a `plugin` node counts as reserved"
+    " before it has its record. Absent where nothing is reserved, as in report mode, and while the"
+    " ledger cannot be read.",
     "UUID",
     "use",
 )

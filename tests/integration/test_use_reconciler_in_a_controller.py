@@ -111,6 +111,22 @@ async def test_unreserved_use_is_reported_once(cluster: FakeCluster) -> None:
         assert cluster.api.objects.all("gpureservations") == {}
 
 
+async def test_in_report_mode_no_use_is_called_unreserved(cluster: FakeCluster) -> None:
+    """Nothing is reserved, so nobody can tell."""
+    path = policy(cluster.folder, POLICY)
+    settings = {"policy__file": path, "metrics__fleet": "true", "enforcement": "report"}
+    async with cluster.live(**settings) as here:
+        uid = running(cluster, "train-0")
+        here.agent.allocations = (allocation("train-0", GPUS[1]),)
+        here.agent.processes = (GpuProcess(GPUS[1], 7, uid),)
+        await here.agent.some_rounds(4)
+        _, page = await here.controller.get("/metrics/fleet")
+        assert f'gpuwarden_gpu_info{{UUID="{GPUS[1]}"' in page
+        assert "gpuwarden_gpu_use{" not in page
+        assert cluster.api.objects.all("gpureservations") == {}
+        assert events(cluster) == []
+
+
 async def test_unreserved_use_has_its_begin_from_before_a_restart(cluster: FakeCluster) -> None:
     settings = {"policy__file": policy(cluster.folder, POLICY)}
     gauge = 'gpuwarden_gpu_use_faults{kind="unreserved_use"}'

@@ -31,12 +31,16 @@ def nvlinks(gpu: pb.Gpu) -> str:
 
 
 def users(gpu: pb.Gpu) -> str:
-    """Pods that reservations give the GPU to; else what uses it without one."""
-    unexplained = [f"{x} (no reservation)" for x in gpu.allocated_to]
-    if gpu.process_count and not unexplained:
+    """Pods that reservations give the GPU to; else those that kubelet does, or what uses it.
+
+    Whether it should have a reservation nobody can tell here: on a `plugin` node the record comes
+    after the pod's start, and in report mode there is none.
+    """
+    others = [f"{x} (by kubelet)" for x in gpu.allocated_to]
+    if gpu.process_count and not others:
         count = gpu.process_count
-        unexplained = [f"{count} process{'es' * (count > 1)}"]
-    return ", ".join(gpu.reserved_by or (unexplained if gpu.state == "used" else ()))
+        others = [f"{count} process{'es' * (count > 1)}"]
+    return ", ".join(gpu.reserved_by or (others if gpu.state == "used" else ()))
 
 
 GPUS: Final[tuple[Column[pb.Gpu], ...]] = (

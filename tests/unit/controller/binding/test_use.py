@@ -15,11 +15,13 @@ from controller.binding.use import (
     UseFault,
     UseFaultKind,
     UseReports,
+    allocations_to_record,
+    nothing_to_record,
     use_faults,
     without_early,
 )
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.view import FleetSnapshot
+from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import GpuRecord, Holder, HolderState, Origin, PodRef
 from controller.ledger.release import GivenDevice, GivenGpu, NodeGone, UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
@@ -38,7 +40,16 @@ from tests.builders.fleet_views import (
     node,
 )
 from tests.builders.ledger import CALL, SHARE, holder, record
-from tests.builders.node_use import MANAGED, NODE, SomeBoundPods, bound, device, ref, use_report
+from tests.builders.node_use import (
+    MANAGED,
+    NODE,
+    SomeBoundPods,
+    bound,
+    device,
+    node_with,
+    ref,
+    use_report,
+)
 
 S = 1_000_000_000
 MAX_PER_NODE = 256
@@ -272,6 +283,46 @@ def test_a_gpu_that_was_replaced_under_its_pod() -> None:
     assert faults(records=(elsewhere,)) == set()
     assert faults(records=(held("GPU-old"),), pods=()) == set()
     assert faults(records=(held("GPU-old"),), pods=(bound(needs=None),)) == set()
+
+
+# --- What kubelet gave as it should, and has no record yet
+
+
+def test_what_kubelet_gave_to_managed_pods_is_to_be_recorded() -> None:
+    pods = SomeBoundPods(
+        [
+            bound(),
+            bound("train-1"),
+            bound("train-2"),
+            bound("plain", needs=None),
+            bound("elsewhere", node="gpu-2"),
+        ]
+    )
+    view = node_with(
+        device(gpu="GPU-A"),
+        device("train-1", "GPU-b::0"),
+        device("train-2", "GPU-b::1"),
+        device("plain", "GPU-c"),
+        device("elsewhere", "GPU-d"),
+        device("gone", "GPU-e"),
+        device(gpu="pool/nic-0"),
+    )
+    found = allocations_to_record(view, pods=pods, unexplained=())
+    assert found == {
+        "gpu-a": frozenset({"uid-train-0"}),
+        "gpu-b": frozenset({"uid-train-1", "uid-train-2"}),
+    }
+    assert allocations_to_record(view, pods=pods, unexplained={"gpu-b"}).keys() == {"gpu-a"}
+    assert nothing_to_record(view) == {}
+
+
+@pytest.mark.parametrize(
+    "view", [node_with(device(), mode=NodeMode.ENV), node(NODE, mode=NodeMode.PLUGIN)]
+)
+def test_elsewhere_than_on_plugin_nodes_with_evidence_nothing_is_to_be_recorded(
+    view: NodeView,
+) -> None:
+    assert allocations_to_record(view, pods=SomeBoundPods([bound()]), unexplained=()) == {}
 
 
 # --- A disagreement is told when it has come to stand, and when it is over

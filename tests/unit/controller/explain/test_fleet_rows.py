@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -42,10 +43,17 @@ def held(state: HolderState = HolderState.CONFIRMED, *gpus: str) -> LedgerSnapsh
 
 
 def facts(
-    *nodes: NodeView, ledger: LedgerSnapshot | None = None, now_ns: int = NOW_NS
+    *nodes: NodeView,
+    ledger: LedgerSnapshot | None = None,
+    now_ns: int = NOW_NS,
+    to_record: Mapping[str, frozenset[str]] | None = None,
+    **more: bool,
 ) -> FleetFacts:
     found: FleetSnapshot = fleet(*nodes)
-    return FleetFacts(found, ledger or LedgerSnapshot(), {}, now_ns)
+    following = dict(to_record or {})
+    return FleetFacts(
+        found, ledger or LedgerSnapshot(), {}, now_ns, to_record=lambda _node: following, **more
+    )
 
 
 def states(found: FleetFacts) -> list[str]:
@@ -59,14 +67,16 @@ def used(name: str = "gpu-1", uuid: str = G) -> NodeView:
     return replace(view, acceptance=seen)
 
 
-def allocated() -> NodeView:
-    view = healthy("gpu-1", gpus=1)
+def allocated(view: NodeView | None = None) -> NodeView:
+    view = view or healthy("gpu-1", gpus=1)
     assert view.acceptance is not None
     given = (Allocation("a", "b", "c", "nvidia.com/gpu", G),)
     return replace(view, acceptance=replace(view.acceptance, allocations=given))
 
 
 ONE = healthy("gpu-1", gpus=1)
+FOLLOWS = {G.lower(): frozenset({"uid-b"})}
+"""Kubelet gave it to a managed pod of a `plugin` node, and its record follows."""
 
 
 @pytest.mark.parametrize(
@@ -78,6 +88,10 @@ ONE = healthy("gpu-1", gpus=1)
         (facts(used(), ledger=held()), CellState.USED),
         (facts(used()), CellState.UNRESERVED),
         (facts(allocated()), CellState.UNRESERVED),
+        (facts(allocated(), to_record=FOLLOWS), CellState.RESERVED),
+        (facts(allocated(used()), to_record=FOLLOWS), CellState.USED),
+        (facts(allocated(), to_record={"gpu-other": frozenset({"u"})}), CellState.UNRESERVED),
+        (facts(ONE, to_record=FOLLOWS), CellState.VERIFIED),
         (facts(ONE, now_ns=NOW_NS + LEASE_NS), CellState.STALE),
         (facts(ONE, ledger=held(), now_ns=NOW_NS + LEASE_NS), CellState.STALE),
         (facts(healthy("gpu-1", gpus=1, blocked=None)), CellState.VERIFIED),
@@ -85,6 +99,29 @@ ONE = healthy("gpu-1", gpus=1)
 )
 def test_a_gpu_is_in_the_first_state_that_is_true(found: FleetFacts, wanted: CellState) -> None:
     assert states(found) == [wanted.value]
+
+
+@pytest.mark.parametrize(
+    ("view", "ledger", "wanted"),
+    [
+        (ONE, None, CellState.VERIFIED),
+        (used(), None, CellState.USED),
+        (allocated(), None, CellState.USED),
+        (ONE, held(), CellState.RESERVED),
+    ],
+)
+def test_where_nothing_is_reserved_no_use_is_unreserved(
+    view: NodeView, ledger: LedgerSnapshot | None, wanted: CellState
+) -> None:
+    """In report mode, and without the webhooks."""
+    assert states(facts(view, ledger=ledger, reserves=False)) == [wanted.value]
+
+
+def test_whom_kubelet_gave_a_gpu_is_told_beside_who_reserved_it() -> None:
+    (row,) = node_rows(facts(allocated(), to_record=FOLLOWS))
+    assert (row.gpus[0].reserved_by, row.gpus[0].given_to) == ([], ["a/b"])
+    (row,) = node_rows(facts(ONE, ledger=held()))
+    assert (row.gpus[0].reserved_by, row.gpus[0].given_to) == (["team-a/train-0"], [])
 
 
 @pytest.mark.parametrize(
@@ -150,6 +187,20 @@ def test_a_process_on_a_split_gpu_is_explained_by_any_part_that_its_pod_holds(
     assert states(facts(view, ledger=ledger)) == [wanted]
 
 
+@pytest.mark.parametrize(("user", "wanted"), [("uid-b", "used"), ("another", "unreserved-use")])
+def test_a_process_on_a_split_gpu_is_explained_by_a_part_whose_record_follows(
+    user: str, wanted: str
+) -> None:
+    parts = [mig_slice(x) for x in ("MIG-a", "MIG-b")]
+    accepted = acceptance(gpus=[gpu(0, G, mig=True, mig_devices=parts)], processes={G: 1})
+    given = (Allocation("a", "b", "c", "nvidia.com/mig-1g.10gb", "MIG-b::1"),)
+    seen = replace(accepted, processes=(GpuProcess(G, 7, user),), allocations=given)
+    found = facts(node("gpu-1", seen), to_record={"mig-b": frozenset({"uid-b"})})
+    assert states(found) == [wanted]
+    (row,) = node_rows(found)
+    assert row.gpus[0].given_to == ["a/b"]
+
+
 def test_serials_are_there_for_a_role_alone() -> None:
     (plain,), (told,) = node_rows(facts(ONE)), node_rows(facts(ONE), has_serials=True)
     assert told.gpus[0].serial == "165000000"
@@ -182,6 +233,12 @@ FLEET = facts(healthy("gpu-1", gpus=2), healthy("gpu-2", "b", gpus=1), node("gpu
 )
 def test_nodes_are_filtered(wanted: Wanted, names: list[str]) -> None:
     assert [x.name for x in wanted_nodes(node_rows(FLEET), wanted)] == names
+
+
+def test_a_namespace_has_what_kubelet_gave_its_pods_too() -> None:
+    rows = list(node_rows(facts(allocated())))
+    assert [x.name for x in wanted_nodes(rows, Wanted(namespace="a"))] == ["gpu-1"]
+    assert [x.name for x in wanted_nodes(rows, Wanted(namespace="b"))] == []
 
 
 def test_a_serial_is_found_by_whoever_may_see_it() -> None:

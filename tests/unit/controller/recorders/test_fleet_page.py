@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.binding.idle import Account, Holding, IdleGpu
 from controller.binding.use_reconciler import UseNow
-from controller.fleet.view import FleetSnapshot
+from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.recorders.fleet_page import fleet_page
@@ -132,6 +132,25 @@ def test_the_use_of_a_gpu(is_held: bool, has_process: bool, is_given: bool, use:
         held(uuid) if is_held else NOBODY,
     )
     assert on(found) == {uuid: use, gpu_view(1).uuid: "free"}
+
+
+@pytest.mark.parametrize(("has_process", "use"), [(False, "idle"), (True, "used")])
+def test_a_gpu_whose_record_follows_is_not_used_without_a_reservation(
+    has_process: bool, use: str
+) -> None:
+    uuid, asked = gpu_view().uuid, []
+    given = (Allocation("team-a", "p", "c", "nvidia.com/gpu", uuid),)
+    seen = acceptance(processes_by_gpu={uuid: 1} if has_process else {}, allocations=given)
+
+    def to_record(node: NodeView) -> Mapping[str, frozenset[str]]:
+        asked.append(node.name)
+        return {uuid.lower(): frozenset({"uid-p"})}
+
+    fleet = fleet_of(node_view("n", acceptance=seen))
+    text = fleet_page(fleet, NOBODY, USE, NOW, to_record=to_record).decode()
+    assert f'gpuwarden_gpu_use{{UUID="{uuid}",use="{use}"}} 1' in text
+    assert f'gpuwarden_gpu_use{{UUID="{gpu_view(1).uuid}",use="free"}} 1' in text
+    assert asked == ["n"]
 
 
 def test_a_gpu_is_held_with_any_of_its_mig_devices() -> None:

@@ -36,7 +36,7 @@ def test_gpus_are_listed_with_who_has_them(ask: Cli, fleet: FakeFleetServer) -> 
         "split -",
         "used 2 processes",
         "used 1 process",
-        "used b/z (no reservation)",
+        "used b/z (by kubelet)",
         "free -",
         "unavailable -",
     ]
