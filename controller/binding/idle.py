@@ -1,13 +1,14 @@
 """Reservations that nobody uses: since when, and how many GPU-seconds each namespace lets idle.
 
-A GPU is idle while a pod holds it and no process of a pod that holds it runs on it, by the node's
-own reports. Time counts between two reports that follow each other. What lies between others
-(a silent node, a controller that was away) counts as nothing. A MIG device counts as one GPU.
-Pure. Nothing is decided by it.
+A GPU is idle for a pod that holds it while no process of this pod runs on it, in a share group of
+none of its pods, by the node's own reports. Time counts between two reports that follow each other.
+What lies between others (a silent node, a controller that was away) counts as nothing. A MIG device
+counts as one GPU. The time of a GPU that several pods hold, in slices of time or as a share group,
+is divided between them. Pure. Nothing is decided by it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -106,7 +107,7 @@ class _Seen:
 
 
 def holdings_of(acceptance: Acceptance, node: str, ledger: LedgerSnapshot) -> Iterator[Holding]:
-    """What bound pods hold of the GPUs that the node shows; one holder for each of them."""
+    """What bound pods hold of the GPUs that the node shows."""
     for gpu in acceptance.gpus:
         for card in acceptance.with_parts(gpu.uuid):
             entry = ledger.get(card)
@@ -116,26 +117,40 @@ def holdings_of(acceptance: Acceptance, node: str, ledger: LedgerSnapshot) -> It
 
 def _holding(record: GpuRecord) -> Iterator[Holding]:
     bound = [x for x in record.holders if x.state is HolderState.CONFIRMED]
-    for holder in bound[:1]:
+    for holder in bound:
         yield Holding(record.gpu, record.node, holder.pod, holder.reservation)
 
 
-def used_by_holders(
-    acceptance: Acceptance, report: UseReport, ledger: LedgerSnapshot
-) -> frozenset[str] | None:
-    """`key_of` those on which a holder's process runs; None where processes could not be read.
+UidOf = Callable[[str], str | None]
+"""UID in the API of a pod that its node knows by this one; None where there is none."""
 
-    The driver names the whole GPU for processes on its MIG devices.
+
+def not_known(_uid: str) -> None:
+    """Where nobody knows pods by other UIDs."""
+
+
+def used_by_holders(
+    acceptance: Acceptance,
+    report: UseReport,
+    ledger: LedgerSnapshot,
+    uid_of: UidOf = not_known,
+) -> frozenset[tuple[str, str]] | None:
+    """`Holding.key` of those that use what they hold; None where processes could not be read.
+
+    The driver names the whole GPU for processes on its MIG devices, and the node a static pod by
+    another UID than the API. A share group uses what any pod of it uses.
     """
     if report.users is None:
         return None
-    found = set()
+    found: set[tuple[str, str]] = set()
     for gpu, uids in report.users.items():
-        for card in acceptance.with_parts(gpu):
-            entry = ledger.get(card)
-            holders = () if entry is None else entry.record.holders
-            if any(x.pod.uid in uids for x in holders if x.pod.uid is not None):
-                found.add(key_of(card))
+        entries = (ledger.get(x) for x in acceptance.with_parts(gpu))
+        for record in (x.record for x in entries if x is not None):
+            held_by = {x.pod.uid for x in record.holders if x.pod.uid is not None}
+            users = held_by & (uids | {uid_of(x) for x in uids - held_by if x is not None})
+            together = bool(users) and record.is_shared_by(record.share)
+            using = (x for x in record.holders if together or x.pod.uid in users)
+            found.update((record.key, x.reservation) for x in using)
     return frozenset(found)
 
 
@@ -157,24 +172,36 @@ class IdleWatch:
         self._accounts = dict(remembered.accounts)
 
     def reported(
-        self, node: str, acceptance: Acceptance, report: UseReport, ledger: LedgerSnapshot
+        self,
+        node: str,
+        acceptance: Acceptance,
+        report: UseReport,
+        ledger: LedgerSnapshot,
+        uid_of: UidOf = not_known,
     ) -> IdleChanges:
         """A node's new report."""
         before = dict(self._seen.get(node, {}))
-        used = used_by_holders(acceptance, report, ledger)
+        used = used_by_holders(acceptance, report, ledger, uid_of)
         if used is None:
             return IdleChanges()
         now: dict[tuple[str, str], _Seen] = {}
         resumed = []
-        for holding in holdings_of(acceptance, node, ledger):
+        holdings = tuple(holdings_of(acceptance, node, ledger))
+        pods_on = Counter(x.gpu for x in holdings)
+        for holding in holdings:
             logged_ns = self._logged.pop(holding.key, None)
             if logged_ns is not None:
                 before[holding.key] = _Seen(
                     holding, report.asked_ns, logged_ns, report.asked_ns, told=True
                 )
-            is_used = key_of(holding.gpu) in used
+            is_used = holding.key in used
             now[holding.key] = self._next(
-                before.get(holding.key), holding, acceptance, report, is_used=is_used
+                before.get(holding.key),
+                holding,
+                acceptance,
+                report,
+                is_used=is_used,
+                pods=pods_on[holding.gpu],
             )
             if logged_ns is not None and not is_used:
                 resumed.append(now[holding.key])
@@ -214,14 +241,16 @@ class IdleWatch:
         report: UseReport,
         *,
         is_used: bool,
+        pods: int,
     ) -> _Seen:
+        """`pods`: how many are bound with it."""
         asked_ns = report.asked_ns
         if before is not None and asked_ns - before.asked_ns > MAX_GAP_NS:
             before = None
         span_ns = 0 if before is None else asked_ns - before.asked_ns
         was_idle = before is not None and before.since_wall_ns is not None
         idle_ns = span_ns if was_idle and not is_used else 0
-        self._count(holding.pod.namespace, Account(span_ns, idle_ns))
+        self._count(holding.pod.namespace, Account(span_ns // pods, idle_ns // pods))
         if is_used:
             return _Seen(holding, asked_ns, None, asked_ns, told=False)
         if before is None or before.since_wall_ns is None:
@@ -249,7 +278,7 @@ def _was_told(seen: _Seen | None) -> bool:
 
 
 def idle_by_namespace(standing: Iterable[IdleGpu]) -> Mapping[str, int]:
-    """How many GPUs of each namespace are told."""
+    """How many are told of each namespace."""
     return Counter(x.holding.pod.namespace for x in standing)
 
 

@@ -446,8 +446,8 @@ USE_FAULTS = _gauge(
 IDLE_GPUS = _gauge(
     "idle_gpus",
     _C,
-    "GPUs and MIG devices that bound pods hold, and that none of their processes has used for 15"
-    " minutes or longer.",
+    "GPUs and MIG devices that bound pods hold and have not used for 15 minutes or longer; one that"
+    " several pods hold counts for each.",
 )
 EVICTIONS = _counter(
     "evictions",
@@ -719,7 +719,8 @@ NAMESPACE_RESERVED = Metric(
     MetricType.COUNTER,
     Process.CONTROLLER,
     "GPU time that bound pods of a namespace have held, as far as nodes reported and the audit log"
-    " remembers; a MIG device counts as a GPU.",
+    " remembers; a MIG device counts as a GPU. The time of a GPU that several pods hold is divided"
+    " equally between them.",
     ("namespace",),
     page=FLEET_PAGE,
 )
@@ -727,7 +728,8 @@ NAMESPACE_IDLE = Metric(
     f"{PREFIX}namespace_idle_gpu_seconds_total",
     MetricType.COUNTER,
     Process.CONTROLLER,
-    "GPU time of them in which no process of the pods that held it ran on it.",
+    "GPU time of them in which no process of the pod that held it, or of its share group, ran on"
+    " it.",
     ("namespace",),
     page=FLEET_PAGE,
 )

@@ -32,6 +32,8 @@ class SomeBoundPods:
     """Implements BoundPods."""
 
     pods: list[BoundPod] = field(default_factory=list)
+    static: dict[str, BoundPod] = field(default_factory=dict)
+    """By the UID that their node knows them by."""
 
     def named(self, namespace: str, name: str) -> BoundPod | None:
         return next(
@@ -39,7 +41,8 @@ class SomeBoundPods:
         )
 
     def with_uid(self, uid: str) -> BoundPod | None:
-        return next((x for x in self.pods if x.pod.uid == uid), None)
+        found = next((x for x in self.pods if x.pod.uid == uid), None)
+        return found or self.static.get(uid)
 
     def managed(self, node: str) -> Iterator[BoundPod]:
         return (x for x in self.pods if x.node == node and x.needs is not None)

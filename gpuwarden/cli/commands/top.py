@@ -137,7 +137,7 @@ def rows(look: Look) -> list[Row]:
     gpus: dict[str, Counter[str]] = {}
     for gpu in look.gpus.gpus:
         gpus.setdefault(gpu.node, Counter())[gpu.state] += 1
-    idle = Counter(x.node for x in look.use.idle)
+    idle = Counter(node for node, _ in {(x.node, x.gpu) for x in look.use.idle})
     found = [Row(x, gpus.get(x.name, Counter()), idle[x.name]) for x in look.nodes.nodes]
     return sorted(found, key=lambda x: (x.node.state == "eligible", x.node.name))
 

@@ -23,13 +23,13 @@ from controller.binding.idle import (
     used_by_holders,
 )
 from controller.fleet.view import Acceptance
-from controller.ledger.record import HolderState, PodRef
+from controller.ledger.record import HolderState, Origin, PodRef, ShareGroup
 from controller.ledger.release import UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 from tests.builders.fleet_views import acceptance, gpu, hash_of, mig_slice
-from tests.builders.ledger import OTHER_POD, POD, holder, record
+from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, record
 from tests.builders.logged import logged
 
 NODE = "gpu-1"
@@ -37,6 +37,9 @@ S = 1_000_000_000
 WALL = 1_000_000 * S
 STEP = 60 * S
 Users = dict[str, set[str | None]]
+KEY = ("gpu-a", "v1.k.uid-0")
+STATIC = {"static-0": "uid-0"}
+"""What the node calls a static pod, and what the API does."""
 
 
 def held(
@@ -76,7 +79,7 @@ class Watched:
     ) -> IdleChanges:
         self.at_ns += after_ns
         seen = report(self.at_ns, None if unread else users or {})
-        return self.watch.reported(NODE, shown(self.at_ns), seen, ledger)
+        return self.watch.reported(NODE, shown(self.at_ns), seen, ledger, STATIC.get)
 
     def until_told(self, ledger: LedgerSnapshot) -> IdleGpu:
         for _ in range(IDLE_AFTER_NS // STEP):
@@ -109,35 +112,59 @@ def test_a_record_of_another_node_does_not_count() -> None:
     assert list(holdings_of(shown(), "gpu-2", held("GPU-a"))) == []
 
 
-def test_a_gpu_that_several_pods_share_counts_once() -> None:
-    both = record(
-        holder("GPU-a", state=HolderState.CONFIRMED),
-        holder("GPU-a", pod=OTHER_POD, state=HolderState.CONFIRMED),
-    )
-    ledger = LedgerSnapshot.of([Entry(both, "1")])
-    assert len(list(holdings_of(shown(), NODE, ledger))) == 1
-    used = used_by_holders(shown(), report(users={"GPU-a": {"uid-1"}}), ledger)
-    assert used == frozenset({"gpu-a"})
+def together(*pods: PodRef, share: ShareGroup | None = None) -> LedgerSnapshot:
+    """A GPU that these pods hold: as a share group, else in slices of time."""
+    origin = Origin.KUBELET if share is None else Origin.BINDING_WEBHOOK
+    parts = [holder(pod=x, state=HolderState.CONFIRMED, origin=origin) for x in pods]
+    return LedgerSnapshot.of([Entry(record(*parts, share=share), "1")])
+
+
+TEAM_B = PodRef("team-b", "nb-0", "uid-b")
+
+
+def test_each_pod_holds_a_gpu_that_several_pods_share() -> None:
+    found = list(holdings_of(shown(), NODE, together(POD, OTHER_POD)))
+    assert [x.pod for x in found] == [POD, OTHER_POD]
+
+
+@pytest.mark.parametrize(
+    ("share", "used"),
+    [(None, {"v1.k.uid-1"}), (SHARE, {"v1.k.uid-0", "v1.k.uid-1"})],
+    ids=["slices of time", "share group"],
+)
+def test_a_pod_uses_what_its_share_group_uses(share: ShareGroup | None, used: set[str]) -> None:
+    ledger = together(POD, OTHER_POD, share=share)
+    found = used_by_holders(shown(), report(users={"GPU-a": {"uid-1", "uid-9"}}), ledger)
+    assert found == frozenset(("gpu-a", x) for x in used)
+    assert used_by_holders(shown(), report(users={"GPU-a": {"uid-9"}}), ledger) == frozenset()
 
 
 @pytest.mark.parametrize(
     ("users", "used"),
     [
-        ({}, set()),
-        ({"GPU-a": {"uid-0"}}, {"gpu-a"}),
-        ({"GPU-a": {"uid-9", None}}, set()),
-        ({"GPU-b": {"uid-0"}}, set()),
+        ({}, False),
+        ({"GPU-a": {"uid-0"}}, True),
+        ({"GPU-a": {"uid-9", None}}, False),
+        ({"GPU-b": {"uid-0"}}, False),
+        ({"GPU-a": {"static-0"}}, True),
     ],
 )
-def test_only_processes_of_the_holder_are_use(users: Users, used: set[str]) -> None:
-    found = used_by_holders(shown(), report(users=users), held("GPU-a"))
-    assert found == frozenset(used)
+def test_only_processes_of_the_holder_are_use(users: Users, used: bool) -> None:
+    """A static pod has another UID on its node than in the API."""
+    found = used_by_holders(shown(), report(users=users), held("GPU-a"), STATIC.get)
+    assert found == (frozenset({KEY}) if used else frozenset())
 
 
 def test_a_process_on_the_whole_gpu_is_use_of_the_holder_s_mig_device() -> None:
     ledger = held("MIG-1")
     used = used_by_holders(shown(mig=True), report(users={"GPU-a": {"uid-0"}}), ledger)
-    assert used == frozenset({"mig-1"})
+    assert used == frozenset({("mig-1", "v1.k.uid-0")})
+
+
+def test_a_process_of_no_pod_is_no_use_of_a_holder_that_is_unborn() -> None:
+    unborn = PodRef("team-a", None, None)
+    used = used_by_holders(shown(), report(users={"GPU-a": {None}}), held("GPU-a", pod=unborn))
+    assert used == frozenset()
 
 
 def test_processes_that_could_not_be_read_say_nothing() -> None:
@@ -196,6 +223,36 @@ def test_every_gpu_counts() -> None:
     assert watched.account == Account(2 * STEP, 2 * STEP)
 
 
+def test_the_time_of_a_gpu_in_slices_is_divided_between_its_pods() -> None:
+    """Each has its part, whoever uses it, and the part of a pod without a process is idle."""
+    watched, ledger = Watched(), together(POD, OTHER_POD, TEAM_B)
+    for _ in range(4):
+        watched.reports(ledger, {"GPU-a": {"uid-0"}})
+    assert watched.watch.accounts() == {
+        "team-a": Account(2 * STEP, STEP),
+        "team-b": Account(STEP, STEP),
+    }
+
+
+def test_every_pod_of_an_idle_gpu_in_slices_is_told() -> None:
+    watched, ledger = Watched(), together(POD, TEAM_B)
+    for _ in range(IDLE_AFTER_NS // STEP):
+        watched.reports(ledger)
+    begun = watched.reports(ledger).begun
+    assert [x.holding.pod for x in begun] == [POD, TEAM_B]
+    assert idle_by_namespace(watched.watch.standing()) == {"team-a": 1, "team-b": 1}
+    (ended,) = watched.reports(ledger, {"GPU-a": {"uid-b"}}).ended
+    assert ended.holding.pod == TEAM_B
+
+
+def test_a_static_pod_whose_process_runs_is_not_idle() -> None:
+    watched = Watched()
+    for _ in range(20):
+        watched.reports(held("GPU-a"), {"GPU-a": {"static-0"}})
+    assert watched.watch.standing() == ()
+    assert watched.account == Account(19 * STEP, 0)
+
+
 @pytest.mark.parametrize(("gap_ns", "counted"), [(MAX_GAP_NS, True), (MAX_GAP_NS + 1, False)])
 def test_a_silence_counts_as_nothing_and_ends_what_was_told(gap_ns: int, counted: bool) -> None:
     watched = Watched()
@@ -249,9 +306,6 @@ def test_namespaces_without_number_share_one_account() -> None:
 
 
 # --- across restarts
-
-
-KEY = ("gpu-a", "v1.k.uid-0")
 
 
 def test_what_was_told_before_a_restart_stands_at_once_with_its_time() -> None:

@@ -405,6 +405,17 @@ async def test_a_reserved_gpu_that_nobody_uses_is_told_after_a_while_and_when_it
     assert (sink.idle, sink.idle_count) == (["idle GPU-a", "ended GPU-a"], 0)
 
 
+async def test_a_static_pod_is_known_by_the_uid_that_its_node_has_of_it() -> None:
+    world = World()
+    use_reconciler, _ = world.replica()
+    world.pods.static["0" * 32] = bound(uid="uid-0")
+    await reserved(world)
+    for _ in range(40):
+        world.says(users={"GPU-a": {"0" * 32}}, mode=NodeMode.ENV)
+        await use_reconciler.round()
+    assert use_reconciler.now().idle == ()
+
+
 async def test_idle_gpus_of_a_node_that_is_gone_are_told_as_ended() -> None:
     world = World()
     use_reconciler, sink = world.replica()
