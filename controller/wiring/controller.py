@@ -5,6 +5,7 @@ Starts nothing and opens no port. What a part is made of stands in the module of
 """
 
 import hashlib
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from controller.policies.in_force import PolicyInForce, PolicySource
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.record import Record
 from controller.recorders.fleet_page import fleet_page
-from controller.recorders.gauges import FleetGauges, count_fleet
+from controller.recorders.gauges import FleetGauges, count_fleet, without_deleted
 from controller.recorders.http import ApiRecorder
 from controller.recorders.listeners import ListenerRecorder
 from controller.recorders.people import PeopleRecorder
@@ -311,7 +312,9 @@ def assemble(
             ops_app(
                 conditions.readiness,
                 render_metrics,
-                _fleet_page(known_fleet, binding, clock) if settings.metrics.fleet else None,
+                _fleet_page(known_fleet, directory, binding, clock)
+                if settings.metrics.fleet
+                else None,
             ),
             settings.listen.ops,
             observer=ListenerRecorder("ops", instruments),
@@ -503,10 +506,13 @@ def _metrics_page(
 ) -> RenderMetrics:
     """What Prometheus reads: gauges are set as it asks, then everything is rendered."""
     gauges, audit = FleetGauges(instruments), conditions.audit
+    if binding is None:
+        instruments.gauge(names.LEDGER_AVAILABLE).set(math.nan)
 
     def render_page(*, exemplars: bool = False) -> bytes:
         now_ns = conditions.clock.boottime_ns()
-        gauges.set_fleet(count_fleet(registry.snapshot(), now_ns))
+        fleet = without_deleted(registry.snapshot(), conditions.directory.snapshot(), now_ns)
+        gauges.set_fleet(count_fleet(fleet, now_ns))
         gauges.set_svid(svids.facts())
         if cluster is not None:
             cluster.set_gauges()
@@ -525,12 +531,13 @@ def _metrics_page(
 
 
 def _fleet_page(
-    fleet: KnownFleet, binding: BindingParts | None, clock: Clock
+    fleet: KnownFleet, directory: NodeDirectory, binding: BindingParts | None, clock: Clock
 ) -> Callable[[], Callable[[], bytes]]:
     """Takes snapshots; what it returns makes series of all nodes and GPUs of them."""
 
     def take() -> Callable[[], bytes]:
-        now, now_ns = fleet.snapshot(), clock.boottime_ns()
+        now_ns = clock.boottime_ns()
+        now = without_deleted(fleet.snapshot(), directory.snapshot(), now_ns)
         if binding is None or not binding.reserves:
             return partial(fleet_page, now, None, UseNow(), now_ns)
         ledger, to_record = binding.store.snapshot(), binding.to_record()

@@ -270,7 +270,8 @@ CHALLENGES = _counter(
 NODES = _gauge(
     "nodes",
     _C,
-    "Nodes by state (unknown, refused, eligible, stale, revoked, quarantined).",
+    "Nodes that an agent has spoken for, by state (unknown, refused, eligible, stale, revoked,"
+    " quarantined); not those that were deleted from the cluster.",
     "state",
 )
 GPUS = _gauge("gpus", _C, "GPUs of accepted evidence by state (usable, lost, unhealthy).", "state")
@@ -456,7 +457,10 @@ EVICTIONS = _counter(
     "result",
 )
 LEDGER_AVAILABLE = _gauge(
-    "ledger_available", _C, "1 while the ledger can be read, else 0 (LEDGER_UNAVAILABLE)."
+    "ledger_available",
+    _C,
+    "1 while the ledger can be read, else 0 (LEDGER_UNAVAILABLE); NaN without the webhooks, where"
+    " nothing is reserved.",
 )
 LEDGER_REPAIRS = _counter(
     "ledger_repairs",

@@ -152,7 +152,7 @@ HEALTHY: Final = (
     f'gpuwarden_managed_certificate_expires_seconds{{{C},certificate="scheduler"}} NaN',
     f"gpuwarden_spire_available{{{C}}} 0",
     f"gpuwarden_store_available{{{C}}} 1",
-    f"gpuwarden_ledger_available{{{C}}} 1",
+    f"gpuwarden_ledger_available{{{C}}} NaN",
     f"gpuwarden_ledger_rollbacks_total{{{C}}} 1",
     f'gpuwarden_reservation_drift{{{C},kind="pod_alive"}} 7',
     f'gpuwarden_gpu_use_faults{{{C},kind="unreserved_use"}} 0',

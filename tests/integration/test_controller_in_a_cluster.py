@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 import socket
 from dataclasses import replace
@@ -23,6 +24,7 @@ async def test_nodes_come_from_the_api_and_enrolled_gpus_go_there(cluster: FakeC
     async with cluster.controller() as here, here.client() as node:
         await here.reason("list of", wanted=False)
         await node.accepted()
+        assert await here.metric('gpuwarden_nodes{state="eligible"}') == 1
         kept = cluster.api.objects.get("nodeenrollments", "node-1")
         _, record = read_enrollment(json.dumps(kept).encode())
         assert record.instance == node.instance
@@ -43,8 +45,18 @@ async def test_nodes_come_from_the_api_and_enrolled_gpus_go_there(cluster: FakeC
             return await here.refusal("node-1") == "NODE_UNKNOWN" or None
 
         await eventually(refused, "the deleted node is refused")
+        for state in ("eligible", "stale", "revoked", "refused"):
+            assert await here.metric(f'gpuwarden_nodes{{state="{state}"}}') == 0
+        assert await here.metric('gpuwarden_gpus{state="usable"}') == 0
         assert await here.metric('gpuwarden_kube_objects{resource="nodes"}') == 1
         assert await here.metric('gpuwarden_kube_age_seconds{resource="nodes"}') is not None
+
+
+async def test_without_the_webhooks_no_ledger_is_missed(cluster: FakeCluster) -> None:
+    async with cluster.controller() as here:
+        found = await here.metric("gpuwarden_ledger_available")
+        assert found is not None
+        assert math.isnan(found)
 
 
 async def test_placement_goes_on_without_the_api_and_nothing_is_granted_on_stale_facts(
