@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -26,6 +26,7 @@ from gpuwarden.audit.gpu_history import (
     with_serial,
 )
 from gpuwarden.audit.reading import (
+    LINE_LIMIT,
     TAIL_BYTES,
     RecordFilter,
     Tail,
@@ -47,6 +48,10 @@ MAX_OPEN: Final = 32
 """Streams at a time, of all callers."""
 HISTORY_BYTES: Final = 1 << 30
 """Of the log's end, for the history of a GPU."""
+NAMES_KEY: Final = frozenset({RecordKind.LOG_KEY, RecordKind.LOG_ROTATE, RecordKind.LOG_START})
+"""Kinds that name the key of checkpoints; the first record of each file is one of them."""
+_KEY_BYTES: Final = TAIL_BYTES + LINE_LIMIT
+"""Of the log's end, for the last of these: as long as a file gets, and its last record."""
 _MAX_SUBJECT: Final = 1000
 _MAX_NAME: Final = 100
 _READS_AT_ONCE: Final = 2
@@ -99,6 +104,9 @@ class AuditServicer(AuditServiceServicer):
             last = _Last("", request.after, deque())
             if not request.after:
                 last = await self._read(lambda: _last_records(tail, wanted, request.last), context)
+                if len(last.lines) < request.last and wanted.kinds and {*wanted.kinds} <= NAMES_KEY:
+                    more = partial(_last_lines, self._folder, wanted, request.last)
+                    last = replace(last, lines=await self._read(more, context))
             yield pb.ReadRecordsResponse(
                 log=self._origin, logs=sorted(self._logs()), since=last.since, newest=last.newest
             )
@@ -236,6 +244,16 @@ def _last_records(tail: Tail, wanted: RecordFilter, last: int) -> _Last:
         if wanted.fits(record):
             found.append(_text(line))
     return _Last(since, newest, found)
+
+
+def _last_lines(folder: Path, wanted: RecordFilter, last: int) -> deque[str]:
+    """Lines of the last records that fit, from further back."""
+    found = deque[str](maxlen=last)
+    for line in recent_lines(folder, _KEY_BYTES):
+        record = record_of_kind(line, wanted.kinds)
+        if record is not None and wanted.fits(record):
+            found.append(_text(line))
+    return found
 
 
 def _steps(tail: Tail, wanted: RecordFilter) -> Iterator[list[str]]:

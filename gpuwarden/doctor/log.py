@@ -191,7 +191,7 @@ LOG: Final = Group(
             " signatures of checkpoints by the key that the log names. Roots of checkpoints are"
             " compared only where that is the whole log, or a file of it begins there. A log on"
             " this machine is verified whole. A log is a warning if no signature of it was"
-            " verified: because no record of the last 8 MiB names its key, or because"
+            " verified: because no record of the last 64 MiB names its key, or because"
             f" {CHECKPOINT_RECORDS} records or more have no checkpoint.",
             log_verifies,
             "troubleshooting.md#the-audit-log-is-broken",

@@ -356,7 +356,7 @@ async def test_an_api_that_is_not_installed_has_no_objects(world: World) -> None
 
 async def test_pages_are_joined_and_bounded(world: World) -> None:
     facts = await world.gathered(page=1)
-    assert len(facts.all(NAMESPACES)) == len(world.facts.all(NAMESPACES)) == 4
+    assert len(facts.all(NAMESPACES)) == len(world.facts.all(NAMESPACES)) == 6
     few = await world.gathered(page=2, most=3)
     assert few.objects[NAMESPACES].why == "more than 3 namespaces"
 

@@ -9,7 +9,8 @@ import pytest
 
 from controller.record import Record
 from controller.rpc import audit_log
-from controller.rpc.audit_log import AuditServicer
+from controller.rpc.audit_log import NAMES_KEY, AuditServicer
+from gpuwarden.audit.reading import MOST_BYTES
 from gpuwarden.audit.record import RecordKind, decode_record
 from gpuwarden.wire.v1 import audit_pb2 as pb
 from tests.builders.replica_log import CARD, ReplicaLog, evidence
@@ -74,6 +75,21 @@ async def test_the_last_records_come_behind_the_name_of_the_log(log: ReplicaLog)
     assert numbers(await read(service(log), last=9, subject="node/gpu-1")) == [2]
     (nothing,) = await read(service(log), last=0)
     assert (nothing.log, nothing.newest) == ("lab/a", 5)
+
+
+async def test_the_record_that_names_the_key_is_found_however_many_came_after_it(
+    log: ReplicaLog,
+) -> None:
+    """It is at a file's beginning; of others the last 8 MiB are looked at."""
+    log.note(Record(RecordKind.LOG_START, "c", "log", "started", refs={"key": "k"}))
+    log.state("gpu-1")
+    rest = Record(RecordKind.NODE_STATE, "c", "node/gpu-2", "stale", refs={"text": "x" * 3_000})
+    for _ in range(MOST_BYTES // 3_000 + 1):
+        log.note(rest)
+    names = sorted(NAMES_KEY)
+    assert numbers(await read(service(log), last=1, kinds=names)) == [1]
+    assert numbers(await read(service(log), last=1, kinds=[*names, "node."])) != [1]
+    assert numbers(await read(service(log), last=9, subject="node/gpu-1")) == []
 
 
 async def test_records_come_in_messages_of_bounded_size(
