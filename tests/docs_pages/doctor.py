@@ -48,15 +48,13 @@ The last line counts the checks that were not made. They did not pass.
 ## Who is asked
 
 - **The Kubernetes API**, by your [kubeconfig](workstation.md), or in a pod by its service account.
-- **Every replica of the controller**, the same way, or by `--server` and the
-    [other options](reference/cli.md), as [`gpuwarden events`](audit-log.md#read-it) does: with a
-    kubeconfig all pods, with `--server` all addresses of the name, at a socket only its replica.
-- **The audit log** of this machine, if there is one: `--audit-log`, by default
-    `/var/lib/gpuwarden/audit`. Above 256 MiB use [`gpuwarden audit verify`](reference/audit.md).
+- **Every replica of the controller**, the same way, or by `--server` ([whom that
+    reaches](audit-log.md#read-it)).
+- **The audit log** of this machine, if there is one (`--audit-log`). Above 256 MiB use
+    [`gpuwarden audit verify`](reference/audit.md).
 
-A check fails if it fails on one replica. `seen` names replicas where they differ, or where one was
-not asked: a check that passes then ends with `not asked: gpuwarden-controller-1`. A replica that
-does not answer is a warning of [`controller-answers`](#controller-answers), with the reason.
+A check fails if it fails on one replica. `seen` names replicas that differ or were not asked. A
+replica that does not answer is a warning of [`controller-answers`](#controller-answers).
 
 In a controller's pod the service account may read little; the rest is not checked, and only this
 pod's replica is asked. No test runs `kubectl` here: in a pod a test runs other
