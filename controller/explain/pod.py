@@ -79,6 +79,7 @@ def trace_of(asked: Asked) -> AllocationTrace | None:
         ledger=None if unknown else asked.ledger,
         ledger_unknown=unknown,
         is_authentic=None if pod is None else _is_authentic(asked, pod),
+        lacks_key=pod is not None and _lacks_key(asked, pod),
         node=asked.fleet.nodes.get(place),
         pod_of=asked.pod_of,
         report_only=asked.report_only,
@@ -162,3 +163,8 @@ def _is_authentic(asked: Asked, pod: PodDocument) -> bool | None:
     gpus = in_claiming_order(pod.assigned)
     subject = ReservationSubject(asked.namespace, pod.node, gpus, pod.uid)
     return asked.ids.is_authentic(reservation, subject)
+
+
+def _lacks_key(asked: Asked, pod: PodDocument) -> bool:
+    reservation = pod.annotations.get(RESERVATION_ID, "")
+    return asked.ids is not None and asked.ids.lacks_key_of(reservation)

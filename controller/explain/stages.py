@@ -97,6 +97,8 @@ class Case:
     is_authentic: bool | None
     """Whether the reservation id on the pod is authentic, for this pod, node and GPUs; None where
     it has none, or there are no keys."""
+    lacks_key: bool = False
+    """Whether no key of that id's name is left, so that nobody can tell."""
     node: NodeView | None
     """Where it is bound, or else reserved."""
     pod_of: Callable[[str], BoundPod | None] = lambda _uid: None
@@ -307,7 +309,7 @@ def _said_of_end(pod: PodDocument) -> Iterable[str]:
 
 
 def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
-    if case.is_authentic is False and not _is_on_record(case, pod):
+    if case.is_authentic is False and not _may_lack_key(case, pod):
         yield "gpuwarden did not issue the reservation id on the pod for this pod, node and GPUs"
     if any(entry.record.node != pod.node for entry, _ in case.parts):
         yield f"it is reserved on {case.parts[0][0].record.node}"
@@ -317,14 +319,21 @@ def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
         yield "it is bound without the reservation id"
 
 
-def _is_on_record(case: Case, pod: PodDocument) -> bool:
-    """Whether the ledger has just what the pod says: its key may be lost, and the record is not."""
-    return bool(case.parts) and all(
+def _may_lack_key(case: Case, pod: PodDocument) -> bool:
+    """Whether nothing is wrong with an id of no key: the ledger has just what the pod says.
+
+    A key may be removed when no pod with its ids lives. So where the pod has ended, the ledger
+    need not have anything any more, but must not have anything else.
+    """
+    agrees = all(
         (entry.record.node, part.reservation) == (pod.node, pod.annotations.get(RESERVATION_ID))
         and keys_of(part.gpus) == keys_of(case.assigned)
-        and part.state is HolderState.CONFIRMED
         for entry, part in case.parts
     )
+    if pod.has_ended and case.lacks_key:
+        return agrees
+    confirmed = all(part.state is HolderState.CONFIRMED for _, part in case.parts)
+    return bool(case.parts) and agrees and confirmed
 
 
 def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
@@ -336,8 +345,9 @@ def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
         yield f"report-only: the binding webhook would have refused it with {codes}: record {seq}"
     if case.is_authentic:
         yield "gpuwarden issued its reservation id for this pod, node and GPUs"
-    elif case.is_authentic is False and _is_on_record(case, pod):
-        yield "its reservation id is by no key of admission.idKeys; the ledger has just this one"
+    elif case.is_authentic is False and _may_lack_key(case, pod):
+        just = "; the ledger has just this one" if case.parts else ""
+        yield f"its reservation id is by no key of admission.idKeys{just}"
     was = pod.annotations.get(ATTESTATION_HASH)
     accepted = None if case.node is None else case.node.acceptance
     if was and accepted is not None and was != accepted.attestation_hash:

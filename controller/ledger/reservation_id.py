@@ -89,6 +89,11 @@ class ReservationIds:
             return False
         return hmac.compare_digest(_mac(key, self._cluster, subject, nonce), found[3])
 
+    def lacks_key_of(self, text: str) -> bool:
+        """Whether `text` has an id's form and names none of the keys; says nothing of its MAC."""
+        found = _FORM.fullmatch(text)
+        return found is not None and found[1] not in self._keys
+
 
 def is_early_id(text: str) -> bool:
     """Whether an id has the form of an early reservation's; says nothing of who made it."""

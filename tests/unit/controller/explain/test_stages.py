@@ -323,6 +323,48 @@ def test_an_id_whose_key_is_lost_is_nobody_s_where_the_ledger_has_another(
     assert not any("admission.idKeys" in x for x in found.findings)
 
 
+NO_KEY = "its reservation id is by no key of admission.idKeys"
+FORGED = "gpuwarden did not issue the reservation id on the pod for this pod, node and GPUs"
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        ((), NO_KEY),
+        ((held(HolderState.RELEASING),), f"{NO_KEY}; the ledger has just this one"),
+    ],
+    ids=["released", "releasing"],
+)
+def test_the_key_of_a_pod_that_has_ended_may_be_removed(
+    records: tuple[GpuRecord, ...], text: str
+) -> None:
+    found = told(pod_document(phase="Succeeded"), *records, **LOST_KEY)
+    assert found.stages[2].findings == ("node gpu-1", text, "it has ended: Succeeded")
+    assert (found.stages[2].state, found.is_wrong) == (StageState.REACHED, False)
+
+
+@pytest.mark.parametrize(
+    ("reservation", "records", "more"),
+    [
+        ("v1.k1.forged", (), LOST_KEY),
+        (ID[:-1] + ("0" if ID[-1] != "0" else "1"), (), {}),
+        (ID, (held(reservation="v1.k1.another"),), LOST_KEY),
+        (ID, (held(gpu=OTHER_GPU),), LOST_KEY),
+        (ID, (replace(held(), node="gpu-2"),), LOST_KEY),
+    ],
+    ids=["no id", "forged", "another id", "another GPU", "another node"],
+)
+def test_a_pod_that_has_ended_may_carry_no_other_id(
+    reservation: str, records: tuple[GpuRecord, ...], more: dict[str, Any]
+) -> None:
+    carries = REQUIREMENT | TOLD | {"gpuwarden.dev/reservation-id": reservation}
+    document = pod_document(carries, phase="Succeeded")
+    found = stage(StageName.BOUND, document, *records, **more)
+    assert found.state is StageState.MISMATCH
+    assert FORGED in found.findings
+    assert not any(x.startswith(NO_KEY) for x in found.findings)
+
+
 def test_a_pod_that_was_bound_past_us() -> None:
     found = stage(StageName.BOUND, pod_document(REQUIREMENT), held())
     assert "it is bound without the reservation id" in found.findings

@@ -210,6 +210,20 @@ def test_the_first_key_writes_and_all_read() -> None:
     assert not ReservationIds("lab", (NEW,)).is_authentic(old, SUBJECT)
 
 
+def test_an_id_by_a_key_that_was_removed_is_told_from_others() -> None:
+    """By its form and the key's name: its MAC says nothing then."""
+    left = ReservationIds("lab", (NEW,))
+    for old in (
+        ReservationIds("lab", (OLD,)).make(SUBJECT),
+        ReservationIds("lab", (OLD,)).make(EARLY, NONCE),
+    ):
+        assert left.lacks_key_of(old)
+        assert not IDS.lacks_key_of(old)
+        assert not left.lacks_key_of(old[:-1])
+    assert not left.lacks_key_of(IDS.make(SUBJECT)[:-1] + "0")
+    assert not left.lacks_key_of("")
+
+
 def test_the_same_subject_has_the_same_id() -> None:
     assert IDS.make(SUBJECT) == IDS.make(SUBJECT)
 
