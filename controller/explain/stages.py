@@ -315,7 +315,8 @@ def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
         yield f"it is reserved on {case.parts[0][0].record.node}"
     if case.parts and case.assigned and keys_of(case.assigned) != keys_of(case.reserved):
         yield "the GPUs on the pod are not those that the ledger holds for it"
-    if case.parts and RESERVATION_ID not in pod.annotations and case.mode is NodeMode.ENV:
+    claimed = bool(case.parts) and not _is_of_kubelet(case)
+    if claimed and RESERVATION_ID not in pod.annotations and case.mode is NodeMode.ENV:
         yield "it is bound without the reservation id"
 
 
@@ -424,9 +425,12 @@ def _given_gpus(case: Case) -> tuple[str, ...]:
 
 def _judged(case: Case, gpus: tuple[str, ...], *, is_read: bool) -> tuple[StageState, str]:
     if case.mode is NodeMode.ENV:
-        if gpus:
+        if not gpus:
+            return StageState.UNNEEDED, "on an env node kubelet gives no GPUs"
+        if not _is_of_kubelet(case) or keys_of(gpus) - keys_of(case.reserved):
             return StageState.MISMATCH, "kubelet gave GPUs on an env node"
-        return StageState.UNNEEDED, "on an env node kubelet gives no GPUs"
+        state, text = _against_ledger(case, gpus)
+        return state, text or "kubelet gave its GPUs before the node's mode was env"
     if not is_read:
         return StageState.UNKNOWN, "kubelet was not asked, or gave no answer"
     if not _given_devices(case):
@@ -434,11 +438,19 @@ def _judged(case: Case, gpus: tuple[str, ...], *, is_read: bool) -> tuple[StageS
     return _against_ledger(case, gpus)
 
 
+def _is_of_kubelet(case: Case) -> bool:
+    """Whether kubelet gave all that the ledger holds for it, so on a `plugin` node.
+
+    Such a pod keeps its GPUs when the node's mode changes.
+    """
+    return bool(case.parts) and all(x.origin is Origin.KUBELET for _, x in case.parts)
+
+
 def _against_ledger(case: Case, gpus: tuple[str, ...]) -> tuple[StageState, str]:
     given, held = keys_of(gpus), keys_of(case.reserved)
     if not case.parts or given == held:
         return StageState.REACHED, "kubelet still shows it as given" if case.is_over else ""
-    if held < given and all(holder.origin is Origin.KUBELET for _, holder in case.parts):
+    if held < given and _is_of_kubelet(case):
         later = listed([x for x in gpus if key_of(x) not in held])
         return StageState.REACHED, f"not recorded yet: {later}"
     return StageState.MISMATCH, "not the GPUs that the ledger holds for it"

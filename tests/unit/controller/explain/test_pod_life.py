@@ -146,6 +146,7 @@ LIVES: Final[dict[str, tuple[Step, ...]]] = {
         Step("it uses the GPU, without a record", WITH_GPU, uses=USES, given=GIVEN, log=LOG),
         Step("another replica decided", WITH_GPU, uses=USES, given=GIVEN, log=ELSEWHERE),
         Step("it has its record", WITH_GPU, (by_kubelet(),), USES, GIVEN, LOG),
+        Step("its node's mode changes to env", WITH_GPU, (by_kubelet(),), USES, GIVEN, LOG, ENV),
         Step("the ledger is unread", WITH_GPU, (by_kubelet(),), USES, GIVEN, LOG, known=UNREAD),
         Step("it is being deleted", DELETED, (by_kubelet(),), USES, GIVEN, LOG),
         Step("it is deleted, and a process of it runs", None, RELEASING, USES, GIVEN, LOG),

@@ -412,6 +412,43 @@ def of_kubelet(*gpus: str) -> list[GpuRecord]:
     ]
 
 
+BEFORE = "kubelet gave its GPUs before the node's mode was env"
+
+
+@pytest.mark.parametrize("gpus", [[GPU], [GPU, OTHER_GPU]], ids=["one", "two"])
+def test_a_pod_keeps_what_kubelet_gave_when_the_mode_changes(gpus: list[str]) -> None:
+    gpus = list(map(_uuid, gpus))
+    node = node_of(*map(process, gpus), allocations=tuple(map(given, gpus)))
+    found = told(pod_document(REQUIREMENT), *of_kubelet(*gpus), node=node)
+    assert found.stages[2].findings == ("node gpu-1",)
+    assert (found.stages[3].state, found.stages[3].findings[0]) == (StageState.REACHED, BEFORE)
+    assert not found.is_wrong
+
+
+def test_on_an_env_node_kubelet_may_have_given_nothing_else() -> None:
+    """No GPU without a record, none in the place of the recorded one, none beside a claim."""
+    one, two = _uuid(GPU), _uuid(OTHER_GPU)
+    claimed = held(gpu=two, reservation="v1.k1.claimed")
+    late = "kubelet gave GPUs on an env node"
+    fewer = "not the GPUs that the ledger holds for it"
+    for records, gpus, text in (
+        (of_kubelet(one), (one, two), late),
+        (of_kubelet(one), (two,), late),
+        ([], (one,), late),
+        ([*of_kubelet(one), claimed], (one, two), late),
+        (of_kubelet(one, two), (one,), fewer),
+    ):
+        node = node_of(allocations=tuple(map(given, gpus)))
+        found = stage(StageName.KUBELET, pod_document(REQUIREMENT), *records, node=node)
+        assert (found.state, found.findings[0]) == (StageState.MISMATCH, text)
+
+
+def test_a_pod_with_a_claim_and_a_gpu_of_kubelet_needs_its_id() -> None:
+    claimed = held(gpu=OTHER_GPU, reservation="v1.k1.claimed")
+    found = stage(StageName.BOUND, pod_document(REQUIREMENT), *of_kubelet(GPU), claimed)
+    assert "it is bound without the reservation id" in found.findings
+
+
 def test_a_gpu_that_is_not_recorded_yet_is_no_mismatch() -> None:
     """Each GPU of kubelet's is recorded for itself, one after the other."""
     gpus = (_uuid(GPU), _uuid(OTHER_GPU))
