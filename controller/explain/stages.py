@@ -5,6 +5,7 @@ the last accepted evidence of the node, whose digest is shown. Must not decide a
 pod.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +13,7 @@ from typing import Final
 
 from controller.binding.request import BoundPod
 from controller.explain.pod_document import PodDocument
-from controller.fleet.view import Acceptance, NodeState, NodeView
+from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView
 from controller.ledger.record import Holder, HolderState, Origin, key_of
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.keys import ATTESTATION_HASH, RESERVATION_ID
@@ -26,6 +27,10 @@ from gpuwarden.moment import rfc3339
 
 LISTED: Final = 8
 """Of what can be many, so many are named."""
+ITS_GPU: Final = "its GPU "
+"""So begins the finding that a GPU of the pod has failed, and no other: tenants are shown it."""
+_SERIAL: Final = re.compile(r", [^,;]* is enrolled")
+"""In the reason of a GPU whose serial was not read; not everybody may see serials."""
 _MAX_CHARS: Final = 400
 _SLICE: Final = "::"
 """In kubelet's id of a time-sliced device."""
@@ -461,12 +466,54 @@ def _started(pod: PodDocument) -> tuple[str, ...]:
 
 
 def _used(case: Case, accepted: Acceptance) -> _Said:
+    failed = tuple(_failed(case, accepted))
+    state, gpus, lines = _processes(case, accepted)
+    return (StageState.MISMATCH if failed else state), gpus, (*failed, *lines)
+
+
+def _failed(case: Case, accepted: Acceptance) -> Iterable[str]:
+    """The pod's own GPUs that the node shows as lost or unhealthy, while the pod has not ended."""
+    if case.is_over:
+        return
+    own = _own(case)
+    if case.managed and case.mode is NodeMode.PLUGIN:
+        own |= keys_of(_given_gpus(case))
+    for gpu in accepted.gpus:
+        if keys_of(accepted.with_parts(gpu.uuid)).isdisjoint(own):
+            continue
+        if gpu.lost is not None or gpu.unhealthy is not None:
+            is_deleted = case.pod is not None and bool(case.pod.deleted_at)
+            cure = "" if is_deleted else f": {_cure(gpu)}"
+            yield from cut(f"{ITS_GPU}{gpu.uuid} is {_trouble(gpu)}{cure}")
+
+
+def _trouble(gpu: GpuView) -> str:
+    why = gpu.unhealthy or "" if gpu.lost is None else gpu.lost.error
+    return f"{'unhealthy' if gpu.lost is None else 'lost'} ({_SERIAL.sub('', why)})"
+
+
+def _cure(gpu: GpuView) -> str:
+    """Where the driver says nothing but its error, the GPU is of no use to the pod.
+
+    Otherwise it had an error, or one fact of it was not read: then it may still work.
+    """
+    if gpu.lost is not None and ":" not in gpu.lost.error:
+        return "delete the pod"
+    return "delete the pod if it does not work any more"
+
+
+def _own(case: Case) -> frozenset[str]:
+    """By the ledger, else by the pod's word while it has not ended."""
+    return keys_of(case.reserved or (() if case.is_over else case.assigned))
+
+
+def _processes(case: Case, accepted: Acceptance) -> _Said:
     if accepted.processes is None:
         return StageState.UNKNOWN, (), ("the driver did not list processes",)
     processes = [GpuProcess(x.gpu, x.pid, _known_uid(case, x.pod_uid)) for x in accepted.processes]
     mine = [x for x in processes if x.pod_uid is not None and x.pod_uid == case.uid]
     gpus = tuple(dict.fromkeys(x.gpu for x in mine))
-    own = keys_of(case.reserved or (() if case.is_over else case.assigned))
+    own = _own(case)
     if case.parts and case.mode is NodeMode.PLUGIN:
         own |= keys_of(_given_gpus(case))
     wrong = []

@@ -6,7 +6,7 @@ later is not shown by oversight. Must not decide whose pods a tenant may ask abo
 
 from typing import Final
 
-from controller.explain.stages import StageName
+from controller.explain.stages import ITS_GPU, StageName
 from controller.explain.tenant_view import for_tenant
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import placement_pb2 as pb
@@ -51,7 +51,7 @@ def shown_trace(found: pb.ExplainPodResponse) -> pb.ExplainPodResponse:
 def _stage(one: pb.Stage) -> pb.Stage:
     findings = list(one.findings)
     if one.name not in _OWN_FINDINGS and findings:
-        findings = [_ELSEWHERE]
+        findings = [*(x for x in findings if x.startswith(ITS_GPU)), _ELSEWHERE]
     return pb.Stage(
         name=one.name,
         state=one.state,

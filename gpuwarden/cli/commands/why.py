@@ -14,6 +14,8 @@ from gpuwarden.counted import counted
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
 _FAULTY: Final = frozenset({"missing", "mismatch"})
+_ITS_GPU: Final = "its GPU "
+"""So begins the controller's finding that a GPU of the pod has failed."""
 _GONE: Final = ""
 """The phase of a pod that the API server does not have."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -60,7 +62,8 @@ def cause_of(found: pb.ExplainPodResponse) -> tuple[str, str]:
     """What stands against the pod in a sentence, and the reason code where there is one."""
     bad = next((x for x in found.stages if x.state in _FAULTY), None)
     if found.wrong and bad is not None:
-        return f"{bad.name} is {bad.state}: {joined(bad.findings) or bad.source}", ""
+        said = f"{bad.name} is {bad.state}: {joined(bad.findings) or bad.source}"
+        return _failed(bad) or said, ""
     if found.phase in {_GONE, *_ENDED}:
         return _over(found), ""
     if not found.managed and not _stage(found, "reserved").gpus:
@@ -70,6 +73,11 @@ def cause_of(found: pb.ExplainPodResponse) -> tuple[str, str]:
 
 def _stage(found: pb.ExplainPodResponse, name: str) -> pb.Stage:
     return next((x for x in found.stages if x.name == name), pb.Stage())
+
+
+def _failed(one: pb.Stage) -> str:
+    """Which GPUs of the pod have failed: that alone, for it comes before what else is said."""
+    return "; ".join(x for x in one.findings if x.startswith(_ITS_GPU))
 
 
 def _first(one: pb.Stage) -> str:

@@ -7,7 +7,7 @@ fault. `python -m tests.unit.controller.explain.test_pod_life` writes the file: 
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import unescape
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from gpuwarden.audit.reading import Recent
 from gpuwarden.audit.record import decode_record
 from gpuwarden.cli.commands.explain import is_finding
 from gpuwarden.cli.commands.why import cause_of
-from gpuwarden.evidence.model import Allocation, GpuProcess
+from gpuwarden.evidence.model import Allocation, GpuProcess, LostGpu
 from tests.builders.accounts import (
     MADE,
     NODE,
@@ -108,6 +108,8 @@ class Step:
     given: tuple[Allocation, ...] | None = ()
     log: tuple[Logged, ...] = ()
     mode: NodeMode = NodeMode.PLUGIN
+    fault: dict[str, Any] = field(default_factory=dict)
+    """Of the node's first GPU."""
     known: dict[str, Any] = field(default_factory=dict)
     """Of `account`."""
 
@@ -137,6 +139,8 @@ REPORT: Final = {"report_only": True}
 UNREAD: Final = {"now_ns": 2**63}
 RELEASING: Final = (by_kubelet(HolderState.RELEASING),)
 ENV: Final = NodeMode.ENV
+SICK: Final = {"unhealthy": "xid 79, until the GPU is reset"}
+LOST: Final = {"lost": LostGpu(uuid="GPU-gpu-1-0", index=0, pci_bus_id="", error="GPU_IS_LOST")}
 LIVES: Final[dict[str, tuple[Step, ...]]] = {
     "a pod on a plugin node": (
         Step("it waits", unbound(REQUIREMENT, 1), log=LOG[:1]),
@@ -189,6 +193,8 @@ LIVES: Final[dict[str, tuple[Step, ...]]] = {
         Step("it waits", unbound(REQUIREMENT, 0), log=LOG[:1], mode=ENV),
         Step("it is bound", pod_document(), (held(HolderState.PROPOSED),), log=LOG, mode=ENV),
         Step("it runs", pod_document(), (held(),), log=LOG, mode=ENV),
+        Step("its GPU is unhealthy", pod_document(), (held(),), log=LOG, mode=ENV, fault=SICK),
+        Step("its GPU is lost", pod_document(), (held(),), log=LOG, mode=ENV, fault=LOST),
         Step("its record is lost", pod_document(), log=LOG, mode=ENV),
         Step(
             "it has ended",
@@ -222,6 +228,10 @@ def trace_at(step: Step) -> AllocationTrace:
     )
     records = tuple(decode_record(x.removesuffix(b"\n")) for x in lines)
     node = node_of(*step.uses, allocations=step.given, mode=step.mode)
+    assert node.acceptance is not None
+    first, *others = node.acceptance.gpus
+    gpus = (replace(first, **step.fault), *others)
+    node = replace(node, acceptance=replace(node.acceptance, gpus=gpus))
     found = account(
         step.document, *step.records, node=node, recent=Recent(records, MADE), **step.known
     )
@@ -294,7 +304,8 @@ def test_each_step_of_a_pod_reads_as_what_it_is(life: str) -> None:
 @pytest.mark.parametrize("life", LIVES)
 def test_nothing_is_wrong_with_a_pod_that_only_goes_on(life: str) -> None:
     wrong = [x.name for x in LIVES[life] if trace_at(x).is_wrong]
-    assert wrong == (["its record is lost"] if life == "a pod on an env node" else [])
+    of_env = ["its GPU is unhealthy", "its GPU is lost", "its record is lost"]
+    assert wrong == (of_env if life == "a pod on an env node" else [])
 
 
 if __name__ == "__main__":

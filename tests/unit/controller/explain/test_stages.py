@@ -16,7 +16,7 @@ from controller.placement.requirements import Requirements
 from controller.policy import NodeMode
 from gpuwarden.audit.reading import Recent
 from gpuwarden.audit.record import decode_record
-from gpuwarden.evidence.model import Allocation, GpuProcess
+from gpuwarden.evidence.model import Allocation, GpuProcess, LostGpu
 from gpuwarden.reasons import ReasonCode
 from tests.builders.accounts import (
     CREATED,
@@ -509,6 +509,95 @@ def test_another_pod_s_devices_are_not_its_own() -> None:
 def test_what_runs_on_its_gpus(processes: tuple[Any, ...], state: StageState, text: str) -> None:
     found = stage(StageName.NVML, pod_document(), held(), node=node_of(*processes))
     assert (found.state, found.findings) == (state, (text,))
+
+
+LOST = {"lost": LostGpu(uuid=GPU, index=0, pci_bus_id="", error="GPU_IS_LOST")}
+SICK = {"unhealthy": "xid 79, until the GPU is reset"}
+IS_LOST = f"its GPU {GPU} is lost (GPU_IS_LOST): delete the pod"
+IS_SICK = (
+    f"its GPU {GPU} is unhealthy (xid 79, until the GPU is reset): delete the pod if it does not"
+    " work any more"
+)
+
+
+def with_first(node: NodeView, fault: dict[str, Any]) -> NodeView:
+    """The node, whose first GPU has failed."""
+    assert node.acceptance is not None
+    first, *others = node.acceptance.gpus
+    gpus = (replace(first, **fault), *others)
+    return replace(node, acceptance=replace(node.acceptance, gpus=gpus))
+
+
+@pytest.mark.parametrize(
+    ("fault", "node", "findings"),
+    [
+        (SICK, node_of(process()), (IS_SICK, "processes of it: 1")),
+        (LOST, node_of(), (IS_LOST, "no process of it")),
+        (LOST | SICK, node_of(), (IS_LOST, "no process of it")),
+        (LOST, node_of(read=False), (IS_LOST, "the driver did not list processes")),
+        (
+            SICK,
+            node_of(process(uid=None)),
+            (IS_SICK, f"process 7 of no pod uses {GPU} too"),
+        ),
+    ],
+)
+def test_a_pod_whose_gpu_has_failed_is_told(
+    fault: dict[str, Any], node: NodeView, findings: tuple[str, ...]
+) -> None:
+    found = told(pod_document(), held(), node=with_first(node, fault))
+    assert (found.stages[4].state, found.stages[4].findings) == (StageState.MISMATCH, findings)
+    assert found.is_wrong
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        ("vbios: UNKNOWN", "vbios: UNKNOWN"),
+        ("serial: not reported, 1320923002148 is enrolled", "serial: not reported"),
+    ],
+)
+def test_a_gpu_that_was_not_read_whole_may_still_work(error: str, shown: str) -> None:
+    """And its serial is not for everybody."""
+    lost = {"lost": LostGpu(uuid=GPU, index=0, pci_bus_id="", error=error)}
+    for fault, word in ((lost, "lost"), ({"unhealthy": error}, "unhealthy")):
+        found = stage(StageName.NVML, pod_document(), held(), node=with_first(node_of(), fault))
+        text = f"its GPU {GPU} is {word} ({shown}): delete the pod if it does not work any more"
+        assert found.findings[0] == text
+
+
+def test_a_gpu_that_has_failed_is_that_of_its_parts() -> None:
+    needs = REQUIREMENT | TOLD | {"gpuwarden.dev/gpu-uuids-assigned": PART}
+    node = with_first(node_of(split=(PART, BESIDE)), SICK)
+    assert IS_SICK in stage(StageName.NVML, pod_document(needs), held(gpu=PART), node=node).findings
+
+
+def test_what_kubelet_gave_may_have_failed_before_its_record() -> None:
+    node = node_of(mode=NodeMode.PLUGIN, allocations=(given(_uuid(GPU)),))
+    node = with_first(node, SICK | {"uuid": _uuid(GPU)})
+    found = told(pod_document(REQUIREMENT), node=node)
+    assert found.stages[4].findings[0] == IS_SICK.replace(GPU, _uuid(GPU))
+    assert not told(pod_document({}), node=node).is_wrong
+
+
+def test_another_gpu_that_has_failed_is_not_its_own() -> None:
+    elsewhere = pod_document(REQUIREMENT | TOLD | {"gpuwarden.dev/gpu-uuids-assigned": OTHER_GPU})
+    found = stage(StageName.NVML, elsewhere, held(gpu=OTHER_GPU), node=with_first(node_of(), LOST))
+    assert (found.state, found.findings) == (StageState.WAITING, ("no process of it",))
+
+
+@pytest.mark.parametrize("document", [pod_document(phase="Failed"), None], ids=["ended", "gone"])
+def test_a_pod_that_has_ended_needs_its_gpu_no_more(document: dict[str, Any] | None) -> None:
+    releasing = held(HolderState.RELEASING)
+    found = told(document, releasing, node=with_first(node_of(), LOST))
+    assert (found.stages[4].findings, found.is_wrong) == (("no process of it",), False)
+
+
+def test_a_pod_that_is_being_deleted_is_not_to_be_deleted() -> None:
+    document = pod_document()
+    document["metadata"]["deletionTimestamp"] = STARTED
+    found = stage(StageName.NVML, document, held(), node=with_first(node_of(), LOST))
+    assert found.findings[0] == f"its GPU {GPU} is lost (GPU_IS_LOST)"
 
 
 PART = "MIG-00000000-0000-0000-0000-00000000000a"

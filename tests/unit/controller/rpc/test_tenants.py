@@ -1,5 +1,6 @@
 """What a tenant is shown and refused: nothing of other namespaces leaves with an answer."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,6 +91,20 @@ def test_a_trace_names_no_other_pod() -> None:
         assert stages[name] == before[name]
     assert shown.wrong
     assert shown.uid == service_answer.uid
+
+
+def test_a_tenant_is_told_that_its_gpu_has_failed() -> None:
+    node = node_of(process(uid=OTHER_UID))
+    assert node.acceptance is not None
+    first, second = node.acceptance.gpus
+    gpus = (replace(first, unhealthy="xid 79"), second)
+    node = replace(node, acceptance=replace(node.acceptance, gpus=gpus))
+    found = account(pod_document(), held(), node=node)
+    assert found is not None
+    stages = {x.name: x for x in shown_trace(trace_message(found, 0)).stages}
+    failed, elsewhere = stages["nvml"].findings
+    assert failed.startswith("its GPU GPU-gpu-1-0 is unhealthy (xid 79)")
+    assert elsewhere == "what else is on these GPUs is shown to inspectors"
 
 
 def test_texts_about_nodes_and_counts_of_holders_are_left_out() -> None:

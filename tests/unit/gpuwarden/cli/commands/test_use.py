@@ -255,6 +255,20 @@ def test_why_names_the_node_of_its_example_once(
         (
             {
                 "wrong": True,
+                "stages": [
+                    place.Stage(
+                        name="nvml",
+                        state="mismatch",
+                        findings=["its GPU a is lost: delete the pod", "no process of it"],
+                    )
+                ],
+            },
+            3,
+            "its GPU a is lost: delete the pod more:",
+        ),
+        (
+            {
+                "wrong": True,
                 "stages": [place.Stage(name="nvml", state="mismatch", findings=["uses GPU-b"])],
             },
             3,
