@@ -19,7 +19,7 @@ from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.pods import KnownPod
 from controller.kube.resources import CORE_EVENTS, EVENTS, GROUP, ApiError, cleaned
-from controller.ledger.record import PodRef
+from controller.ledger.record import PodRef, key_of
 from controller.placement.filter_and_score import FilterDecision, Totals
 from gpuwarden.clock import Clock
 from gpuwarden.counted import counted
@@ -355,7 +355,7 @@ def trust_notices(
     """Notices about `changes`, none about nodes that the cluster does not have.
 
     Pods get those that concern them: pods with a requirement on a node that is no longer trusted,
-    or trusted again.
+    or trusted again, and pods that carry the reservation of a GPU that is lost or unhealthy.
     """
     for change in changes:
         words, node = _WORDS.get(change.kind), nodes.nodes.get(change.node)
@@ -368,6 +368,27 @@ def trust_notices(
             for pod, _ in zip(managed_pods(change.node), range(MAX_PODS), strict=False):
                 about = Regarding("Pod", pod.name, pod.uid, pod.namespace)
                 yield _notice(about, words, code, f"node {change.node}: {note}")
+        elif change.gpu is not None and change.kind in _FAILED:
+            holders = (x for x in managed_pods(change.node) if _carries(x, change.gpu))
+            for pod, _ in zip(holders, range(MAX_PODS), strict=False):
+                about = Regarding("Pod", pod.name, pod.uid, pod.namespace)
+                yield _notice(about, words, code, _to_holder(pod, change, words))
+
+
+_FAILED: Final = frozenset({ChangeKind.GPU_LOST, ChangeKind.GPU_UNHEALTHY})
+
+
+def _carries(pod: KnownPod, gpu: str) -> bool:
+    """By the reservation on the pod; what kubelet gave to a pod does not stand there."""
+    return pod.held is not None and key_of(gpu) in map(key_of, pod.held.gpus)
+
+
+def _to_holder(pod: KnownPod, change: TrustChange, words: _Words) -> str:
+    """Without the detail, in which there may be a serial."""
+    return (
+        f"its GPU {change.gpu} on node {change.node}: {words.text}; delete the pod if it does not"
+        f" work any more. Details: gpuwarden why {pod.namespace}/{pod.name}"
+    )
 
 
 def _notice(about: Regarding, words: _Words, code: str, note: str) -> Notice:
