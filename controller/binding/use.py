@@ -124,8 +124,7 @@ def _given(case: UseCase) -> Iterator[UseFault]:
         gpu = card_of(device.device)
         if gpu is None:
             continue
-        entry = case.ledger.get(gpu)
-        holders = () if entry is None else entry.record.holders
+        holders = _holders(case, gpu)
         found = case.pods.named(device.namespace, device.pod)
         pod = found if found is not None and found.node == case.node else None
         named = [x for x in holders if _is_named(x, device)]
@@ -167,7 +166,7 @@ def _user(case: UseCase, gpu: str, cards: tuple[str, ...], uid: str) -> Iterator
     if case.mode is NodeMode.PLUGIN and case.report.given is None:
         return  # kubelet may have given it
     pod, victims = case.pods.with_uid(uid), _holding(case, cards, uid)
-    if pod is None:
+    if pod is None or pod.node != case.node:  # a node says nothing about pods of others
         kind = UseFaultKind.UNRESERVED_USE
         yield UseFault(kind, case.node, gpu, None, uid, victims=victims)
     elif not _was_given(case, cards, pod.pod):  # else it was said there
@@ -236,9 +235,16 @@ def _holds(case: UseCase, gpu: str, uid: str) -> bool:
 
 def _holding(case: UseCase, cards: Iterable[str], user: str | None) -> tuple[PodRef, ...]:
     """The pods that hold any of them, besides the one of a UID."""
-    entries = (case.ledger.get(card) for card in cards)
-    holders = [x for entry in entries if entry is not None for x in entry.record.holders]
+    holders = [x for card in cards for x in _holders(case, card)]
     return tuple(x for x in _known(holders) if x.uid != user)
+
+
+def _holders(case: UseCase, card: str) -> tuple[Holder, ...]:
+    """Those on this node: what a node reports of another's GPU concerns nobody there."""
+    entry = case.ledger.get(card)
+    if entry is None or entry.record.node != case.node:
+        return ()
+    return entry.record.holders
 
 
 def _known(holders: Iterable[Holder]) -> Iterator[PodRef]:
@@ -491,12 +497,15 @@ class Evictions:
         self._again_ns: dict[str, int | None] = {}
         """By pod UID: when to ask again; None where it was done."""
 
-    def due(self, standing: Iterable[UseFault], now_ns: int) -> tuple[PodRef, ...]:
-        """Pods to be evicted now."""
+    def due(self, standing: Iterable[UseFault], now_ns: int, pods: BoundPods) -> tuple[PodRef, ...]:
+        """Pods to be evicted now; of a node's reports, only those that are bound to it."""
         found = {
             x.pod.uid: x.pod
             for x in standing
-            if x.kind in EVICTED_FOR and x.pod is not None and x.pod.uid is not None
+            if x.kind in EVICTED_FOR
+            and x.pod is not None
+            and x.pod.uid is not None
+            and _is_on(x.node, x.pod, pods)
         }
         self._again_ns = {uid: at for uid, at in self._again_ns.items() if uid in found}
         due = [pod for uid, pod in sorted(found.items()) if self._is_due(uid, now_ns)]
@@ -509,6 +518,11 @@ class Evictions:
     def _is_due(self, uid: str, now_ns: int) -> bool:
         again_ns = self._again_ns.get(uid, now_ns)
         return again_ns is not None and again_ns <= now_ns
+
+
+def _is_on(node: str, pod: PodRef, pods: BoundPods) -> bool:
+    found = pods.named(pod.namespace, pod.name or "")
+    return found is not None and (found.node, found.pod.uid) == (node, pod.uid)
 
 
 # --- what /filter counts as used

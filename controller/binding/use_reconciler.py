@@ -276,7 +276,7 @@ class UseReconciler:
         return not isinstance(found, Refusal)
 
     async def _evict(self) -> None:
-        for pod in self._evictions.due(self._faults.standing(), self.boottime_ns()):
+        for pod in self._evictions.due(self._faults.standing(), self.boottime_ns(), self.pods):
             error = await self.evictor.evict(pod)
             self._evictions.asked(pod, done=not error, now_ns=self.boottime_ns())
             self.sink.evicted(pod, error)

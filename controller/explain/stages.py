@@ -565,8 +565,8 @@ def _whose(case: Case, uid: str | None) -> str:
     if uid is None:
         return "no pod"
     found = case.pod_of(uid)
-    if found is None:
-        return f"pod UID {uid} (unknown to the API server)"
+    if found is None or case.node is None or found.node != case.node.name:
+        return f"pod UID {uid} (no live pod of this node)"
     return f"pod {found.pod.namespace}/{found.pod.name}"
 
 

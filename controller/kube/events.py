@@ -440,7 +440,7 @@ def _user(fault: UseFault) -> str:
         return f"pod {fault.pod.namespace}/{fault.pod.name}"
     if not fault.owner:
         return "a process of no pod"
-    return f"pod UID {fault.owner} (unknown to the API server)"
+    return f"pod UID {fault.owner} (no live pod of this node)"
 
 
 def _about(fault: UseFault, nodes: DirectorySnapshot) -> Regarding | None:

@@ -237,6 +237,27 @@ ENTRIES: Final = (
         f"{USE_FAULTS}::test_a_pod_that_uses_more_than_kubelet_gave_it",
     ),
     one(
+        "use-pod-of-its-node",
+        "controller/binding/use.py",
+        "    if pod is None or pod.node != case.node:",
+        "    if pod is None:",
+        f"{USE_FAULTS}::test_a_pod_of_another_node_is_not_accused_by_its_uid",
+    ),
+    one(
+        "use-evicts-on-its-node",
+        "controller/binding/use.py",
+        "            and _is_on(x.node, x.pod, pods)\n",
+        "",
+        f"{USE_FAULTS}::test_no_pod_of_another_node_is_evicted",
+    ),
+    one(
+        "use-victims-of-its-node",
+        "controller/binding/use.py",
+        "    if entry is None or entry.record.node != case.node:\n",
+        "    if entry is None:\n",
+        f"{USE_FAULTS}::test_who_holds_a_gpu_of_another_node_is_no_victim_of_this_one",
+    ),
+    one(
         "operator-release-audited",
         "controller/binding/operator_release.py",
         "        await self.audit.grant(order_record(order, entry.record, evidence))\n",

@@ -201,6 +201,18 @@ def test_processes_of_unknown_pods_and_of_none() -> None:
     assert found == {(K.UNRESERVED_USE, "GPU-a", "uid-x"), (K.UNRESERVED_USE, "GPU-a", None)}
 
 
+def test_a_pod_of_another_node_is_not_accused_by_its_uid() -> None:
+    """Root of a node can give its processes any UID."""
+    used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0"}}
+    elsewhere = replace(held("GPU-z", origin=Origin.BINDING_WEBHOOK), node="gpu-2")
+    for mode in (NodeMode.ENV, NodeMode.PLUGIN):
+        case: Any = {"users": used, "records": (elsewhere,), "mode": mode}
+        (found,) = all_faults(pods=(bound(node="gpu-2"),), **case)
+        assert (found.kind, found.pod, found.owner) == (K.UNRESERVED_USE, None, "uid-train-0")
+        (here,) = all_faults(pods=(bound(),), **case)
+        assert (here.kind, here.pod) == (K.OTHER_GPU, ref())
+
+
 def test_unreadable_processes_show_nothing() -> None:
     assert faults(users={}, given=frozenset()) == set()
     report = replace(use_report(), users=None)
@@ -630,42 +642,49 @@ def fault(kind: UseFaultKind, name: str = "train-0", gpu: str = "GPU-a") -> UseF
 
 
 OTHER = fault(UseFaultKind.OTHER_GPU)
+HERE = SomeBoundPods([bound(f"train-{n}") for n in range(AT_ONCE + 1)])
 
 
 def test_only_pods_that_have_what_they_must_not_have() -> None:
     evictions = Evictions()
     for kind in UseFaultKind:
-        is_due = evictions.due([fault(kind)], 0) == (ref(),)
+        is_due = evictions.due([fault(kind)], 0, HERE) == (ref(),)
         assert is_due == (kind in {K.OTHER_GPU, K.UNFIT_GPU, K.SLICED_GPU}), kind
     unknown = UseFault(UseFaultKind.OTHER_GPU, NODE, "GPU-a", None, "uid-9")
-    assert evictions.due([unknown], 0) == ()
+    assert evictions.due([unknown], 0, HERE) == ()
+
+
+def test_no_pod_of_another_node_is_evicted() -> None:
+    assert Evictions().due([OTHER], 0, HERE) == (ref(),)
+    for pods in ([bound(node="gpu-2")], [bound(uid="uid-new")], []):
+        assert Evictions().due([OTHER], 0, SomeBoundPods(pods)) == ()
 
 
 def test_each_pod_once() -> None:
     evictions = Evictions()
     several = [OTHER, fault(UseFaultKind.UNFIT_GPU, gpu="GPU-b")]
-    assert evictions.due(several, 0) == (ref(),)
+    assert evictions.due(several, 0, HERE) == (ref(),)
     evictions.asked(ref(), done=True, now_ns=0)
-    assert evictions.due(several, 10 * AGAIN_NS) == ()
+    assert evictions.due(several, 10 * AGAIN_NS, HERE) == ()
 
 
 def test_what_was_refused_is_asked_again_after_a_while() -> None:
     evictions = Evictions()
     evictions.asked(ref(), done=False, now_ns=0)
-    assert evictions.due([OTHER], AGAIN_NS - 1) == ()
-    assert evictions.due([OTHER], AGAIN_NS) == (ref(),)
+    assert evictions.due([OTHER], AGAIN_NS - 1, HERE) == ()
+    assert evictions.due([OTHER], AGAIN_NS, HERE) == (ref(),)
 
 
 def test_when_it_is_over_it_is_forgotten() -> None:
     evictions = Evictions()
     evictions.asked(ref(), done=True, now_ns=0)
-    assert evictions.due([], 1) == ()
-    assert evictions.due([OTHER], 2) == (ref(),)
+    assert evictions.due([], 1, HERE) == ()
+    assert evictions.due([OTHER], 2, HERE) == (ref(),)
 
 
 def test_never_all_at_once() -> None:
     many = [fault(UseFaultKind.OTHER_GPU, f"train-{n}") for n in range(AT_ONCE + 1)]
-    assert len(Evictions().due(many, 0)) == AT_ONCE
+    assert len(Evictions().due(many, 0, HERE)) == AT_ONCE
 
 
 # --- What the ledger looks like to /filter; which nodes are gone
@@ -743,6 +762,14 @@ def test_the_pods_that_hold_a_gpu_are_named_where_others_use_it() -> None:
     assert victims(users={"GPU-a": {None}}, records=(), pods=pods) == {()}
     both_hold = both(held(name="train-1"), held())
     assert victims(device(), records=(both_hold,), pods=pods) == {("train-1",)}
+
+
+def test_who_holds_a_gpu_of_another_node_is_no_victim_of_this_one() -> None:
+    pods = (bound(), bound("train-1", node="gpu-2"))
+    mine = replace(both(held(name="train-1"), held()), node="gpu-2")
+    used: dict[str, set[str | None]] = {"GPU-a": {"uid-9"}}
+    assert victims(users=used, records=(mine,), pods=pods) == {()}
+    assert victims(device(), records=(mine,), pods=pods) == {()}
 
 
 def test_a_pod_that_is_given_all_of_a_gpu_whose_part_it_holds_is_not_its_own_victim() -> None:

@@ -501,7 +501,7 @@ def test_another_pod_s_devices_are_not_its_own() -> None:
         (
             (process(), process(uid=OTHER_UID)),
             StageState.MISMATCH,
-            f"process 7 of pod UID {OTHER_UID} (unknown to the API server) uses {GPU} too",
+            f"process 7 of pod UID {OTHER_UID} (no live pod of this node) uses {GPU} too",
         ),
         ((process(OTHER_GPU, OTHER_UID),), StageState.WAITING, "no process of it"),
     ],
@@ -670,7 +670,7 @@ def test_the_owner_of_the_neighbouring_mig_device_is_not_unreserved_use(
 )
 def test_nobody_else_has_a_reason_to_be_on_its_gpu(other: GpuProcess, more: dict[str, Any]) -> None:
     found = on_its_part(process(), other, **more)
-    unknown = f"pod UID {other.pod_uid} (unknown to the API server)"
+    unknown = f"pod UID {other.pod_uid} (no live pod of this node)"
     who = unknown if other.pod_uid else "no pod"
     assert (found.state, found.findings) == (
         StageState.MISMATCH,
@@ -826,6 +826,14 @@ def test_whose_process_it_is_stands_there_as_it_can_be_looked_up() -> None:
     assert found.stages[4].findings == (
         f"process 7 of pod kube-system/exporter-gpu-1 uses {GPU} too",
     )
+
+
+def test_a_pod_of_another_node_is_not_named_for_a_process_here() -> None:
+    elsewhere = BoundPod(PodRef("team-b", "infer-0", OTHER_UID), "another", None)
+    strange = node_of(process(), process(uid=OTHER_UID))
+    found = told(pod_document(), held(), node=strange, pod_of={OTHER_UID: elsewhere}.get)
+    unknown = f"process 7 of pod UID {OTHER_UID} (no live pod of this node) uses {GPU} too"
+    assert found.stages[4].findings == (unknown,)
 
 
 def test_a_pod_that_ended_before_it_was_bound_waits_for_nothing() -> None:

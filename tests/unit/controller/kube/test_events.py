@@ -420,7 +420,7 @@ def test_about_whom(kind: UseFaultKind, about: Regarding, reason: str, note: str
 
 def test_users_that_are_not_known() -> None:
     (unknown,) = told(UseFaultKind.UNRESERVED_USE, None, "uid-9")
-    assert "by pod UID uid-9 (unknown to the API server)" in unknown.note
+    assert "by pod UID uid-9 (no live pod of this node)" in unknown.note
     (nobody,) = told(UseFaultKind.UNRESERVED_USE, None)
     assert "by a process of no pod" in nobody.note
 
@@ -487,7 +487,7 @@ USED = "GPU-a, of which this pod holds all or a part, is used by"
     ("pod", "owner", "user"),
     [
         (USE_POD, "", "pod team-a/train-0"),
-        (None, "uid-9", "pod UID uid-9 (unknown to the API server)"),
+        (None, "uid-9", "pod UID uid-9 (no live pod of this node)"),
         (None, "", "a process of no pod"),
     ],
 )
