@@ -47,6 +47,7 @@ from controller.policy import Policy
 from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.policy.texts import shown
+from gpuwarden.reason_texts import EXPLANATIONS
 from gpuwarden.reasons import ReasonCode, Refusal
 
 _SHOWN_CHARS = 253
@@ -387,9 +388,15 @@ class PodWebhooks:
 
 
 def _waits(refusal: Refusal) -> str:
-    """For whoever creates a pod that is reserved for when it is bound."""
+    """For whoever creates a pod that is reserved for when it is bound.
+
+    Whoever may create pods may be a tenant, who is told the cause and nothing of others' GPUs. What
+    counts against the quota of its namespace is its own.
+    """
+    is_own = refusal.code is ReasonCode.QUOTA_EXCEEDED
+    cause = refusal.detail if is_own else EXPLANATIONS[refusal.code].cause.rstrip(".")
     return (
-        f"gpuwarden: {refusal.code} {refusal.detail}: no GPU is reserved for the pod yet;"
+        f"gpuwarden: {refusal.code} {cause}: no GPU is reserved for the pod yet;"
         " it waits, and gets its GPUs when it is bound"
     )
 

@@ -100,6 +100,14 @@ ENTRIES: Final = (
         f"{TENANT_VIEW}::test_verdicts_have_no_score_and_no_numbers",
     ),
     one(
+        "tenant-warnings",
+        "controller/admission/pod_webhooks.py",
+        "    cause = refusal.detail if is_own else EXPLANATIONS",
+        "    cause = refusal.detail if refusal else EXPLANATIONS",
+        "tests/unit/controller/admission/test_pod_webhooks.py"
+        "::test_who_makes_a_pod_that_waits_learns_nothing_of_others_gpus",
+    ),
+    one(
         "tenant-scores",
         "controller/explain/tenant_view.py",
         "    return replace(one, refusal=refusal, score=0)\n",

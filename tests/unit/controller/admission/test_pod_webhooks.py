@@ -18,9 +18,11 @@ from controller.admission.rules import AdmissionRules
 from controller.admission.validation import Judged
 from controller.ledger.record import PodRef
 from controller.ledger.reservation_id import ReservationIds, ReservationSubject
+from controller.placement.cures import is_passing
 from controller.policy import NodeMode, Policy
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.reason_texts import EXPLANATIONS
 from gpuwarden.reasons import ReasonCode, Refusal
 from sandbox.kube.json_patch import applied
 from tests.builders.admission_reviews import request_of, review_json
@@ -192,9 +194,24 @@ async def test_a_pod_that_waits_is_patched_once_and_told() -> None:
     assert len(set(map(str, verdict.patch))) == len(verdict.patch)
     (warning,) = verdict.warnings
     assert warning == (
-        "gpuwarden: GPU_BUSY all are taken: no GPU is reserved for the pod yet;"
-        " it waits, and gets its GPUs when it is bound"
+        "gpuwarden: GPU_BUSY Too few matching GPUs of the node are free: no GPU is reserved for the"
+        " pod yet; it waits, and gets its GPUs when it is bound"
     )
+
+
+WAITS = ": no GPU is reserved for the pod yet; it waits, and gets its GPUs when it is bound"
+
+
+@pytest.mark.parametrize("code", [x for x in ReasonCode if is_passing(x)])
+async def test_who_makes_a_pod_that_waits_learns_nothing_of_others_gpus(code: ReasonCode) -> None:
+    found = "needs 2 GPUs, node has 8, 1 free, GPU-a is another pod's"
+    stage = Stage(Ledger(given=Refusal(code, found)))
+    is_own = code is ReasonCode.QUOTA_EXCEEDED
+    text = found if is_own else EXPLANATIONS[code].cause.removesuffix(".")
+    asked = (await stage.ask(MUTATE, early()), await stage.ask(MUTATE, early(), dry_run=True))
+    for verdict in (*asked, await rehearse(stage, early())):
+        assert verdict.warnings == (f"gpuwarden: {code} {text}{WAITS}",)
+        assert len(verdict.warnings[0]) <= 256
 
 
 async def test_by_affinity_a_pod_that_brings_its_reservation_needs_no_label() -> None:

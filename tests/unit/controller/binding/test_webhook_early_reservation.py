@@ -174,7 +174,7 @@ async def test_where_none_is_free_the_pod_is_created_and_waits() -> None:
     assert (verdict.refusals, verdict.result) == ((), "patched")
     (warning,) = verdict.warnings
     assert warning == (
-        "gpuwarden: GPU_BUSY too few matching GPUs are free: needs 1 GPU, node has 1, 0 free:"
+        "gpuwarden: GPU_BUSY Too few matching GPUs of the node are free:"
         " no GPU is reserved for the pod yet; it waits, and gets its GPUs when it is bound"
     )
     assert me.sink.early == [("ACCEPTED", True), ("GPU_BUSY", False)]
@@ -862,8 +862,8 @@ async def test_of_many_nodes_what_says_most_is_reported() -> None:
     await api.mutated(early_pod())
     await api.mutated(early_pod())
     (warning,) = (await api.ask(MUTATE, me, early_pod())).warnings
-    assert warning.startswith("gpuwarden: GPU_BUSY ")
-    assert "2 GPU_BUSY, 1 NODE_MODE; gpu-1: too few matching" in warning
+    assert warning.startswith("gpuwarden: GPU_BUSY Too few matching")
+    assert "gpu-1" not in warning
 
 
 async def test_a_pod_that_is_not_like_the_one_before_waits_for_it() -> None:
