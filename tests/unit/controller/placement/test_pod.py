@@ -2,7 +2,14 @@ from typing import Any
 
 import pytest
 
-from controller.placement.gpu_map import Place, is_device_uuid, parse_gpu_map, pod_ordinal
+from controller.placement import gpu_map
+from controller.placement.gpu_map import (
+    Place,
+    is_device_uuid,
+    parse_gpu_map,
+    pod_ordinal,
+    read_place,
+)
 from controller.placement.pod import PodDecodeError, decode_pod, device_requests
 from gpuwarden.finding import Finding
 from gpuwarden.policy.texts import RequirementTextError
@@ -168,6 +175,52 @@ def test_every_wrong_line_is_reported() -> None:
 @pytest.mark.parametrize("text", ["", " \n ", "# only a comment", "0=n:0" * 20_000, "\n" * 5000])
 def test_a_map_without_lines_or_without_bounds_is_refused(text: str) -> None:
     assert lines_at_fault(text)
+
+
+def test_of_a_map_of_wrong_lines_the_first_are_reported() -> None:
+    assert lines_at_fault("9=n:0\n" + "x\n" * 4000) == [
+        f"gpu-scheduling-map line {number}" for number in range(2, 18)
+    ]
+
+
+def place_of(text: str, number: int) -> tuple[Place | None, bool]:
+    findings: list[Finding] = []
+    pod = as_pod(pod_json({"gpu-scheduling-map": text}, name=f"kept-{number}"))
+    found = read_place(pod, findings)
+    assert not findings
+    return found
+
+
+def test_a_map_is_parsed_once_for_all_its_pods_and_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each event of a pod reads it, in every replica."""
+    text = "\n".join(f"{number}=kept-once:{number % 3}" for number in range(5))
+    first = place_of(text, 0)
+    monkeypatch.delattr(gpu_map, "_line")
+    assert place_of(text, 0) == first == (Place("kept-once", (0,)), True)
+    assert place_of(text, 2) == (Place("kept-once", (2,)), False)
+
+
+def test_a_pod_is_not_parsed_again_because_of_many_other_maps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_map, "_ANSWERS", {})
+    texts = [f"0=kept-{number}:0" for number in range(500)]
+    first = [place_of(text, 0) for text in texts]
+    monkeypatch.delattr(gpu_map, "_line")
+    assert [place_of(text, 0) for text in texts] == first
+
+
+def test_what_is_kept_of_maps_is_bounded_and_cannot_be_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: dict[Any, Any] = {}
+    monkeypatch.setattr(gpu_map, "_ANSWERS", kept)
+    for number in range(1100):
+        assert place_of(f"0=bounded-{number}:0", 0) == (Place(f"bounded-{number}", (0,)), False)
+        assert len(kept) <= 1024
+    found = parse_gpu_map("0=n:0")
+    with pytest.raises(TypeError):
+        found[0] = Place("other", (1,))  # type: ignore[index] # that it cannot be done
 
 
 @pytest.mark.parametrize("text", ["GPU-1", "MIG-2", "MIG-GPU-3/1/0"])
