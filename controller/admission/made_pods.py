@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from controller.admission.pod import AdmittedMetadata, AdmittedOwner, AdmittedPod, decode_admitted
+from controller.admission.validation import MOST_PARTS, parts
 from controller.placement.keys import COMPLETION_INDEX, MAP, ORDINAL, POD_INDEX
 from controller.placement.pod import PodDecodeError, PodStatus
 
@@ -128,6 +129,8 @@ def _judged(template: AdmittedPod, first: int, count: int | None) -> range:
     """The indices that make a difference, of those that there will be, and one at least."""
     annotations = template.annotations
     if not count or MAP not in annotations or ORDINAL in annotations:
+        return range(first, first + 1)
+    if parts(template) > MOST_PARTS:  # each is refused for that
         return range(first, first + 1)
     if count > MOST_PODS:
         text = f"{count} pods with a map are judged one by one, expected at most {MOST_PODS}"

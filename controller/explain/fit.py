@@ -4,13 +4,16 @@ Asks the very webhooks that would be asked, and the code of /filter. Nothing is 
 Must not decide anything itself.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from controller.admission.made_pods import made_pods
 from controller.admission.pod import AdmittedPod
 from controller.admission.validation import Judged
 from controller.placement.explanation import FitReport
+from controller.placement.gpu_map import read_place
 from controller.placement.requirements import Requirements, RequirementsInvalid
 from gpuwarden.reasons import Refusal
 
@@ -35,9 +38,17 @@ Rehearsal = Callable[[AdmittedPod, str], Awaitable[Judged]]
 """What both webhooks would say to a pod of a namespace."""
 
 
+_AT_ONCE: Final = 2
+"""Objects that are asked about; others wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class FitQuery:
-    """Asks about one object at a time; used from one event loop."""
+    """Asks about two objects at a time; used from one event loop.
+
+    Bytes are read on a thread. Pods are judged on the event loop, whose state the judges share, and
+    between two pods it does what else there is to do: an object can have 64.
+    """
 
     everywhere: Placing
     """Of every node."""
@@ -45,11 +56,17 @@ class FitQuery:
     """Of the node alone that the pod's map names."""
     rehearse: Rehearsal | None
     """None where no webhook is asked about pods."""
+    _few: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def about(self, data: bytes, namespace: str) -> tuple[PodFit, ...]:
         """Of a pod, or of the pods of a workload (JSON). Raises PodDecodeError."""
-        pods = made_pods(data, namespace)
-        return tuple([await self._of(pod, is_one=len(pods) == 1) for pod in pods])
+        async with self._few:
+            pods = await asyncio.to_thread(_read, data, namespace)
+            found = []
+            for pod in pods:
+                found.append(await self._of(pod, is_one=len(pods) == 1))
+                await asyncio.sleep(0)
+            return tuple(found)
 
     async def _of(self, pod: AdmittedPod, *, is_one: bool) -> PodFit:
         judged = Judged(concerned=False)
@@ -64,3 +81,10 @@ class FitQuery:
             warnings=judged.warnings,
             report=report if is_created else None,
         )
+
+
+def _read(data: bytes, namespace: str) -> tuple[AdmittedPod, ...]:
+    """Their map is parsed here, and kept for when they are judged."""
+    pods = made_pods(data, namespace)
+    read_place(pods[0], [])
+    return pods

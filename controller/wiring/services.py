@@ -4,6 +4,7 @@ Constructs and connects only. Nothing that it hands out changes a node; `POST /f
 changes a reservation.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -230,7 +231,8 @@ async def _fit(
 ) -> pb.FitPodResponse | Refusal:
     caller = present_caller()
     try:
-        refusal = await about_pods(caller, namespace_of(pod, namespace), "")
+        where = await asyncio.to_thread(namespace_of, pod, namespace)
+        refusal = await about_pods(caller, where, "")
         if refusal is not None:
             return refusal
         found = await query.about(pod, namespace)

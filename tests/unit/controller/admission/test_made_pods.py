@@ -7,6 +7,7 @@ import pytest
 
 from controller.admission.made_pods import MOST_PODS, made_pods, namespace_of
 from controller.admission.pod import AdmittedPod
+from controller.admission.validation import MOST_PARTS
 from controller.placement.gpu_map import pod_ordinal
 from controller.placement.pod import PodDecodeError
 from tests.builders.admitted_pods import Document, new_pod
@@ -154,6 +155,17 @@ def test_a_workload_without_a_name_has_one_by_its_kind() -> None:
 def test_what_holds_no_pod_is_refused(data: bytes) -> None:
     with pytest.raises(PodDecodeError):
         made_pods(data, "team-a")
+
+
+def test_pods_that_are_too_large_to_be_judged_are_made_once() -> None:
+    """Each is a copy of a megabyte, and is refused for its size."""
+    many = {f"k{number}": "" for number in range(MOST_PARTS)}
+    template = {"metadata": {"annotations": MAP | many}, "spec": {"containers": [{"name": "m"}]}}
+    for kind, spec in (
+        ("StatefulSet", {"replicas": 64}),
+        ("Job", {"completionMode": "Indexed", "completions": 64}),
+    ):
+        assert len(pods(workload(kind, template, **spec))) == 1
 
 
 def test_an_object_is_read_up_to_its_largest_size() -> None:
