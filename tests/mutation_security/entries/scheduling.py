@@ -193,6 +193,22 @@ ENTRIES: Final = (
         f"{PREEMPTION}::test_a_shared_gpu_stays_with_those_that_are_left",
     ),
     one(
+        "maps-are-parsed-at-each-event",
+        "controller/placement/gpu_map.py",
+        "        _ANSWERS[key] = found\n",
+        "",
+        "tests/unit/controller/placement/test_pod.py"
+        "::test_a_pod_is_not_parsed_again_because_of_many_other_maps",
+    ),
+    one(
+        "questions-about-pods-keep-others-off",
+        "controller/explain/fit.py",
+        "                await asyncio.sleep(0)\n",
+        "",
+        "tests/unit/controller/explain/test_fit.py"
+        "::test_between_two_pods_the_event_loop_does_what_else_there_is",
+    ),
+    one(
         "processes-of-others-end-with-the-victims",
         "controller/placement/preemption.py",
         "left = tuple(x for x in accepted.processes if x.pod_uid not in gone)",
