@@ -468,14 +468,14 @@ ADMISSION: Final = Group(
             "a pod with a requirement is patched (dry run)",
             "The pod requires level L0 and is not stored.",
             a_pod_is_mutated,
-            "troubleshooting.md#a-managed-pod-stays-pending",
+            "troubleshooting.md#a-pod-is-not-created",
         ),
         Check(
             "pod-refused",
             "a pod with a wrong requirement is refused (dry run)",
             "Its `gpuwarden.dev/gpu-count` is no number.",
             a_wrong_pod_is_refused,
-            "troubleshooting.md#a-managed-pod-stays-pending",
+            "troubleshooting.md#a-pod-is-not-created",
         ),
         Check(
             "namespaces-enforced",

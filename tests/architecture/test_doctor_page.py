@@ -15,3 +15,8 @@ def test_what_a_check_names_is_there(check: Check) -> None:
         page, _, anchor = reference.partition("#")
         assert (ROOT / page).is_file()
         assert not anchor or anchor in anchors((ROOT / page).read_text()), reference
+
+
+@pytest.mark.parametrize("check", ["pod-mutated", "pod-refused"])
+def test_a_check_that_creates_a_pod_leads_to_what_is_said_of_creation(check: str) -> None:
+    assert CHECKS[check].more == "troubleshooting.md#a-pod-is-not-created"
