@@ -173,6 +173,8 @@ HEALTHY: Final = (
     'gpuwarden_agent_challenges_missed_total{instance="a0"} 7',
     f"gpuwarden_clock_suspect{{{C}}} 0",
     f'gpuwarden_policy_reloads_total{{{C},result="taken"}} 0+1',
+    f'gpuwarden_export_healthy{{{C},exporter="s3"}} 1',
+    f'gpuwarden_export_dead_letter_records{{{C},exporter="s3"}} 0',
     f'gpuwarden_hint_scorer_available{{{C},path="/v1/score"}} 1',
     f'gpuwarden_hint_runs_total{{{C},result="reported"}} 0+1',
     f'gpuwarden_hint_runs_total{{{C},result="lost"}} 3',
@@ -312,6 +314,21 @@ CASES: Final[Mapping[str, tuple[Sequence[str], Mapping[str, str]]]] = {
     "GpuwardenPolicyRefused": (
         (f'gpuwarden_policy_reloads_total{{{C},result="refused"}} {BORN}',),
         {"instance": "c0"},
+    ),
+    "GpuwardenExportFails": (
+        (
+            f'gpuwarden_export_healthy{{{C},exporter="s3"}} 0',
+            'gpuwarden_export_healthy{instance="c1",exporter="s3"} 1',
+            f'gpuwarden_export_healthy{{{C},exporter="postgres"}} 1',
+        ),
+        {"exporter": "s3"},
+    ),
+    "GpuwardenExportDeadLetters": (
+        (
+            f'gpuwarden_export_dead_letter_records{{{C},exporter="s3"}} 1',
+            'gpuwarden_export_dead_letter_records{instance="c1",exporter="s3"} 0',
+        ),
+        {"exporter": "s3", "instance": "c0", "job": "gpuwarden-controller"},
     ),
     "GpuwardenScorerUnavailable": (
         (
