@@ -84,6 +84,11 @@ def test_every_severity_is_one_that_the_runbooks_explain() -> None:
         assert f"`{rule['labels']['severity']}`" in text
 
 
+def test_what_leaves_no_controller_ready_after_five_minutes_is_critical() -> None:
+    severities = {x["alert"]: x["labels"]["severity"] for x in rules()}
+    assert severities["GpuwardenSpireUnavailable"] == "critical"  # spire.grace
+
+
 def test_every_runbook_url_is_a_section_of_its_page_and_every_section_an_alert() -> None:
     headings = re.findall(r"^## (\S+)$", (DOCS / "runbooks.md").read_text(), re.MULTILINE)
     assert [x["alert"] for x in rules()] == headings
