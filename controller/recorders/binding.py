@@ -27,6 +27,7 @@ from controller.ledger.release import DriftKind, GivenGpu
 from controller.ledger.restore import Grants, LivePod, LoggedGrant
 from controller.ledger.store import LedgerSnapshot
 from controller.record import AuditLog, Json
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
@@ -58,6 +59,7 @@ class BindingRecorder:
         self._never_stored = instruments.gauge(names.BINDINGS_NEVER_STORED)
         self._changes = instruments.counter(names.RESERVATION_CHANGES)
         self._freed = instruments.histogram(names.RELEASE_SECONDS)
+        self._releasing_oldest = instruments.gauge(names.RELEASING_OLDEST)
         self._acts = instruments.counter(names.OPERATOR_ACTS)
         self._early = instruments.counter(names.EARLY_RESERVATIONS)
         self._writes = instruments.counter(names.RESERVATION_WRITES)
@@ -66,6 +68,9 @@ class BindingRecorder:
         self._rollbacks = instruments.counter(names.LEDGER_ROLLBACKS)
         self._logged: set[tuple[str, str]] = set()
         """`key_of(gpu)` and reservation of what this replica's log has, without an end."""
+        self._releasing: Mapping[tuple[str, str], int] = {}
+        """`key_of(gpu)` and reservation of what was Releasing when it was last shown, and since
+        when."""
         self._ledger_error: str | None = None
         """None before the first reading."""
         self._drifts: Mapping[DriftKind, int] = {}
@@ -206,15 +211,27 @@ class BindingRecorder:
                 self._audit.note(ended_record(grant))
                 self._logged.discard(part)
 
-    def show(self, snapshot: LedgerSnapshot, never_stored: int) -> None:
+    def show(self, snapshot: LedgerSnapshot, never_stored: int, now_ns: int) -> None:
         """Set the gauges: what is held now, and how many waiting pods have lost their turn."""
         self._never_stored.set(never_stored)
+        self._show_releasing(snapshot, now_ns)
         counts = Counter(
             holder.state for entry in snapshot.entries.values() for holder in entry.record.holders
         )
         for state in HolderState:
             if not state.is_end:
                 self._reservations.labels(state.value).set(counts[state])
+
+    def _show_releasing(self, snapshot: LedgerSnapshot, now_ns: int) -> None:
+        found = (
+            (entry.record.key, holder.reservation)
+            for entry in snapshot.entries.values()
+            for holder in entry.record.holders
+            if holder.state is HolderState.RELEASING
+        )
+        self._releasing = {part: self._releasing.get(part, now_ns) for part in found}
+        oldest_ns = min(self._releasing.values(), default=now_ns)
+        self._releasing_oldest.set((now_ns - oldest_ns) / NS_PER_S)
 
 
 def _parts(gpus: tuple[str, ...], reservation: str) -> set[tuple[str, str]]:

@@ -240,9 +240,9 @@ class BindingParts:
         """What nodes show of use."""
         return UseNow() if self.use_reconciler is None else self.use_reconciler.now()
 
-    def set_gauges(self) -> None:
+    def set_gauges(self, now_ns: int) -> None:
         """Show what is held."""
-        self.recorder.show(self.store.snapshot(), len(self.turns))
+        self.recorder.show(self.store.snapshot(), len(self.turns), now_ns)
 
 
 def binding_parts(sources: BindingSources) -> BindingParts:

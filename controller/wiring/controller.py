@@ -517,7 +517,7 @@ def _metrics_page(
         if cluster is not None:
             cluster.set_gauges()
         if binding is not None:
-            binding.set_gauges()
+            binding.set_gauges(now_ns)
         instruments.gauge(names.READY).set(conditions.readiness().ready)
         instruments.gauge(names.SPIRE_AGE).set(
             0.0 if spire.poller is None else spire.poller.age_s(now_ns)

@@ -425,6 +425,12 @@ RELEASE_SECONDS = _histogram(
     " GPU. Only on `env` nodes: kubelet gives out the GPUs of the others by its own count.",
     buckets=(0.5, 1.0, 2.0, 3.0, 5.0, 15.0, 60.0, 300.0),
 )
+RELEASING_OLDEST = _gauge(
+    "reservation_releasing_oldest_seconds",
+    _C,
+    "How long the reservation that is Releasing the longest has been so, from the first scrape of"
+    " this replica that found it so; 0 where none is.",
+)
 RESERVATION_WRITES = _counter(
     "reservation_writes",
     _C,

@@ -163,6 +163,7 @@ HEALTHY: Final = (
     f'gpuwarden_gpu_use_faults{{{C},kind="unreserved_use"}} 0',
     f"gpuwarden_idle_gpus{{{C}}} 2",
     f'gpuwarden_reservations{{{C},state="Confirmed"}} 10',
+    f"gpuwarden_reservation_releasing_oldest_seconds{{{C}}} 900",
     f"gpuwarden_bindings_never_stored{{{C}}} 0",
     f'gpuwarden_bind_decisions_total{{{C},code="NODE_STALE",decision="refused"}} 0+9',
     f'gpuwarden_bind_decisions_total{{{C},code="BYPASS_PRIVILEGED",decision="reported"}} 0+9',
@@ -262,6 +263,13 @@ CASES: Final[Mapping[str, tuple[Sequence[str], Mapping[str, str]]]] = {
             f'gpuwarden_reservation_release_seconds_bucket{{{C},le="5.0"}} 0+58',
             f'gpuwarden_reservation_release_seconds_bucket{{{C},le="15.0"}} 0+60',
             f'gpuwarden_reservation_release_seconds_bucket{{{C},le="+Inf"}} 0+60',
+        ),
+        {},
+    ),
+    "GpuwardenGpusStayTaken": (
+        (
+            f"gpuwarden_reservation_releasing_oldest_seconds{{{C}}} 0+60",
+            'gpuwarden_reservation_releasing_oldest_seconds{instance="c1"} 0',
         ),
         {},
     ),

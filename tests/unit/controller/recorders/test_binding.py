@@ -13,10 +13,11 @@ from controller.ledger.restore import LivePod, LoggedGrant
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.recorders.binding import BindingRecorder, UseRecorder
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
-from tests.builders.ledger import in_state
+from tests.builders.ledger import in_state, record
 from tests.builders.node_use import NODE, ref
 from tests.fakes.recording_audit import RecordingAudit
 
@@ -124,7 +125,7 @@ def test_a_restored_record() -> None:
 
 def test_what_is_held_and_what_does_not_agree() -> None:
     told = Told()
-    told.recorder.show(LedgerSnapshot.of([Entry(in_state(HolderState.CONFIRMED), "1")]), 2)
+    told.recorder.show(LedgerSnapshot.of([Entry(in_state(HolderState.CONFIRMED), "1")]), 2, 0)
     assert told.metric("bindings_never_stored") == 2
     assert told.metric("reservations", state="Confirmed") == 1
     assert told.metric("reservations", state="Proposed") == 0
@@ -137,6 +138,31 @@ def test_what_is_held_and_what_does_not_agree() -> None:
     assert (record.kind, record.decision) == (RecordKind.LEDGER_STATE, "rolled-back")
     assert record.refs == {"count": 2, "gpus": ["GPU-a", "GPU-b"]}
     assert told.metric("ledger_rollbacks_total") == 1
+
+
+def releasing(*gpus: str) -> LedgerSnapshot:
+    made = (record(in_state(HolderState.RELEASING, x).holders[0], gpu=x) for x in gpus)
+    return LedgerSnapshot.of(Entry(x, "1") for x in made)
+
+
+@pytest.mark.parametrize(
+    ("shown", "seconds"),
+    [
+        (((0, ()), (900, ())), 0),
+        (((0, ("GPU-a",)),), 0),
+        (((0, ("GPU-a",)), (1000, ("GPU-a",))), 1000),
+        (((0, ("GPU-a",)), (600, ("GPU-a", "GPU-b")), (1000, ("GPU-b",))), 400),
+        (((0, ("GPU-a",)), (600, ()), (1000, ("GPU-a",))), 0),
+    ],
+    ids=["none", "the first time", "one that stays", "others come and go", "ended, then another"],
+)
+def test_the_age_of_the_oldest_release(
+    shown: tuple[tuple[int, tuple[str, ...]], ...], seconds: int
+) -> None:
+    told = Told()
+    for at_s, gpus in shown:
+        told.recorder.show(releasing(*gpus), 0, at_s * NS_PER_S)
+    assert told.metric("reservation_releasing_oldest_seconds") == seconds
 
 
 GRANT = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",))
