@@ -25,26 +25,32 @@ class _Text(NamedTuple):
     remedy: str
 
 
+_PODS: Final = "`kubectl -n gpuwarden-system get pods --field-selector spec.nodeName=NODE`"
+_POD: Final = f"{_PODS} names its pod"
+_PODS_YAML: Final = _PODS.removesuffix("`") + " -o yaml`"
+_AGENT: Final = "`kubectl -n gpuwarden-system describe daemonset gpuwarden-agent`"
+
 _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
     Stage.STREAM: {
         ReasonCode.LIMIT_STREAMS: _Text(
             "More streams or calls are open than this replica allows, for one caller or for all.",
-            "Find agents that reconnect in a loop with `kubectl logs AGENT_POD`; raise "
-            "limits.streams only where the fleet has that many nodes.",
+            "Find agents that reconnect in a loop by "
+            "`rate(gpuwarden_agent_streams_opened_total[10m])`; raise limits.streams only "
+            "where the fleet has that many nodes.",
         ),
         ReasonCode.LIMIT_RATE: _Text(
             "The caller opens streams or sends messages faster than allowed.",
-            "Read with `kubectl logs AGENT_POD` why the agent reconnects; it slows down by itself.",
+            f"Read in the agent's log why it reconnects ({_POD}); it slows down by itself.",
         ),
         ReasonCode.TLS_NO_CLIENT_CERT: _Text(
             "The caller sent no client certificate.",
-            "Mount the Workload API socket into the agent (`kubectl describe pod AGENT_POD`), and"
-            " let no proxy end TLS in between.",
+            f"Mount the Workload API socket into the agent ({_AGENT}), and let no proxy end TLS "
+            "in between.",
         ),
         ReasonCode.TLS_RESUMED: _Text(
             "The TLS session was resumed, so this handshake did not check the certificate.",
-            "Run the released agent (`kubectl describe pod AGENT_POD` shows its image); disable "
-            "session resumption in other clients.",
+            f"Run the released agent ({_AGENT} shows its image); disable session resumption in "
+            "other clients.",
         ),
         ReasonCode.PEER_ID_INVALID: _Text(
             "The client certificate does not hold exactly one valid SPIFFE ID.",
@@ -88,8 +94,9 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.DIRECTORY_STALE: _Text(
             "The controller's list of Nodes is not current.",
-            "Check the controller's right with `kubectl auth can-i watch nodes --as "
-            "SERVICE_ACCOUNT`, then its connection to the API server.",
+            "Check the right with `kubectl auth can-i watch nodes --as "
+            "system:serviceaccount:gpuwarden-system:gpuwarden-controller`, then the connection "
+            "to the API server.",
         ),
         ReasonCode.NODE_UNKNOWN: _Text(
             "The cluster has no Node of this name.",
@@ -139,7 +146,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.SPIRE_AGENT_EXPIRED: _Text(
             "The SVID of the node's SPIRE agent has expired on the SPIRE server.",
-            "Read why it could not renew with `kubectl logs SPIRE_AGENT_POD`, then restart it.",
+            "Find the SPIRE agent with `kubectl get pods -A --field-selector "
+            "spec.nodeName=NODE`, read in its log why it could not renew, then restart it.",
         ),
         ReasonCode.SPIRE_ATTESTOR_DENIED: _Text(
             "The SPIRE agent used a node attestor that policy does not allow, such as join_token.",
@@ -153,8 +161,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.AGENT_IMAGE_DENIED: _Text(
             "The agent's image digest is not in the policy.",
-            "See the digest with `kubectl describe pod AGENT_POD`; roll out a listed image, or "
-            "add this digest to the policy.",
+            f"Compare its imageID in {_PODS_YAML} with the policy; roll out a listed one, or add"
+            " it.",
         ),
         ReasonCode.SPIRE_UNAVAILABLE: _Text(
             "The SPIRE server does not answer, and the controller has no earlier answer.",
@@ -214,8 +222,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.NONCE_MISMATCH: _Text(
             "The nonce does not belong to the challenge that the message names.",
-            "Treat it as tampering: compare the image digest in `kubectl describe pod AGENT_POD` "
-            "with the released one.",
+            f"Treat it as tampering: compare the agent's imageID in {_PODS_YAML} with the "
+            "released one.",
         ),
         ReasonCode.STREAM_MISMATCH: _Text(
             "The evidence answers a challenge of another stream.",
@@ -224,8 +232,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.SIGNER_MISMATCH: _Text(
             "The evidence is not signed with the key of this TLS session.",
-            "Update the agent (`kubectl describe pod AGENT_POD` shows its image); if it is "
-            "current, treat the evidence as relayed.",
+            f"Update the agent ({_AGENT} shows its image); if it is current, treat the evidence "
+            "as relayed.",
         ),
         ReasonCode.SIG_ALG_DENIED: _Text(
             "The signer's key is not ECDSA P-256, ECDSA P-384 or RSA of 2048 to 8192 bits.",
@@ -254,8 +262,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.CHALLENGE_DIGEST_MISMATCH: _Text(
             "The agent signed the digest of another challenge than the controller sent.",
-            "Treat it as tampering: let nothing end TLS between agent and controller, and read "
-            "`kubectl logs AGENT_POD`.",
+            "Treat it as tampering: let nothing end TLS in between, and read the agent's log "
+            f"({_PODS}).",
         ),
         ReasonCode.SEQ_REPLAY: _Text(
             "A sequence number was used a second time on this stream.",
@@ -264,13 +272,13 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.SEQ_GAP: _Text(
             "A sequence number is missing on this stream.",
-            "Look for lost messages with `kubectl logs AGENT_POD`; the agent opens a new stream "
-            "by itself.",
+            f"Look for lost messages in the agent's log ({_PODS}); it opens a new stream by "
+            "itself.",
         ),
         ReasonCode.PREV_MISMATCH: _Text(
             "The evidence does not continue the previous one of this stream.",
-            "Look for lost messages with `kubectl logs AGENT_POD`; if there are none, look for a "
-            "second process with this node's identity.",
+            f"Look for lost messages in the agent's log ({_PODS}), or for a second process like "
+            "it.",
         ),
         ReasonCode.BOOT_CHANGED: _Text(
             "The boot ID changed within one stream.",
@@ -347,7 +355,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.HW_STALE: _Text(
             "The last hardware report is older than allowed.",
-            "Wait for the next report; if it does not come, read `kubectl logs AGENT_POD`.",
+            f"Wait for the next report; if it does not come, read the agent's log ({_POD}).",
         ),
         ReasonCode.HW_CHAIN_INVALID: _Text(
             "The hardware report's certificate chain does not lead to the pinned vendor root.",
@@ -407,8 +415,9 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.AUDIT_UNAVAILABLE: _Text(
             "The audit log cannot be written, so the controller grants nothing new.",
-            "Check `df` for audit.dir and `gpuwarden audit verify DIR`; grants continue by "
-            "themselves once the log can be written.",
+            "Read the cause with `gpuwarden doctor`, and repair the volume "
+            "(docs/troubleshooting.md#the-audit-log-cannot-be-written); grants then continue "
+            "by themselves.",
         ),
         ReasonCode.ACCEPTED: _Text(
             "The evidence is accepted; the node is eligible until its lease ends.",
@@ -424,17 +433,16 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ReasonCode.CONTROLLER_NOT_READY: _Text(
             "Startup reconciliation is not complete: agents, pods, the ledger or the audit log "
             "are still being read.",
-            "Wait one attestation interval; if it stays, `kubectl logs CONTROLLER_POD` and "
-            "/readyz of listen.ops name what is missing.",
+            "Wait one attestation interval; if it stays, `gpuwarden doctor` names what each "
+            "replica lacks.",
         ),
         ReasonCode.NODE_NO_EVIDENCE: _Text(
             "This controller has accepted no evidence of the node.",
-            "Check with `kubectl get pods -A -o wide` that an agent runs on the node, then read "
-            "`kubectl logs AGENT_POD`.",
+            f"Check with {_PODS} that an agent runs on the node, then read its log.",
         ),
         ReasonCode.NODE_STALE: _Text(
             "The lease of the node ended without new evidence.",
-            "Check the agent and its connection to the controller with `kubectl logs AGENT_POD`.",
+            f"Check the agent with {_PODS}, and in its log the connection to the controller.",
         ),
         ReasonCode.NODE_REFUSED: _Text(
             "The last evidence of the node was refused.",
@@ -487,31 +495,31 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.BINDING_DENIED_RECENTLY: _Text(
             "The binding webhook refused this pod on this node a few seconds ago.",
-            "Wait some seconds; the webhook's own reason is in the events that `kubectl describe "
-            "pod POD` shows.",
+            "Wait some seconds; the webhook's own reason is in the events of `kubectl -n "
+            "NAMESPACE describe pod POD`.",
         ),
         ReasonCode.RESERVATION_PENDING: _Text(
             "GPUs are still reserved for an earlier pod of the same owner or name, whose creation"
             " did not end.",
             "Wait two minutes; what refuses the owner's pods, such as a ResourceQuota, is in the "
-            "events that `kubectl get events` shows.",
+            "events that `kubectl -n NAMESPACE get events` shows.",
         ),
     },
     Stage.BINDING_WEBHOOK: {
         ReasonCode.POD_UNKNOWN: _Text(
             "No such pod exists, or another pod has its name now.",
-            "Let the scheduler try again; check with `kubectl get pod POD --watch` whether it is "
-            "deleted and created in a loop.",
+            "Let the scheduler try again; check with `kubectl -n NAMESPACE get pod POD "
+            "--watch` whether it is deleted and created in a loop.",
         ),
         ReasonCode.BINDING_STALE: _Text(
             "The pod changed between the scheduling decision and the Binding.",
-            "Let the scheduler try again; the events in `kubectl describe pod POD` show the next "
-            "attempt.",
+            "Let the scheduler try again; the events in `kubectl -n NAMESPACE describe pod "
+            "POD` show the next attempt.",
         ),
         ReasonCode.BINDING_FORGED: _Text(
             "The Binding sets annotations or labels that only the binding webhook may write.",
-            "Find the scheduler that wrote it with `kubectl get pod POD -o yaml`, and remove the "
-            "keys there.",
+            "Find the scheduler that wrote it with `kubectl -n NAMESPACE get pod POD -o yaml`, "
+            "and remove the keys there.",
         ),
         ReasonCode.LEDGER_UNAVAILABLE: _Text(
             "The ledger of reservations cannot be read or written.",
@@ -630,7 +638,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ReasonCode.NVML_UNAVAILABLE: _Text(
             "The agent cannot load or initialise NVML.",
             "Check `nvidia-smi` on the node and that its library is mounted into the agent "
-            "(`kubectl describe pod AGENT_POD`).",
+            f"({_AGENT}).",
         ),
         ReasonCode.CHECKPOINT_INCONSISTENT: _Text(
             "The audit log does not contain what an agent saw of it earlier: its history was "
@@ -647,7 +655,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
     Stage.API: {
         ReasonCode.ADMISSION_FAILED: _Text(
             "A webhook of the controller did not decide in time, or failed.",
-            "Try again; if it stays, look for admission.failed with `kubectl logs CONTROLLER_POD`.",
+            "Try again; if it stays, look for admission.failed with `kubectl -n "
+            "gpuwarden-system logs -l app.kubernetes.io/component=controller --tail=1000`.",
         ),
         ReasonCode.ROLE_DENIED: _Text(
             "The caller's role may not use this method.",
@@ -674,18 +683,18 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ReasonCode.RESERVATION_CONFLICT: _Text(
             "The reservation belongs to another pod, another GPU or another node.",
             "Send the UID, reservation ID and GPU UUID of the pod's own annotations, which "
-            "`kubectl get pod POD -o yaml` shows.",
+            "`kubectl -n NAMESPACE get pod POD -o yaml` shows.",
         ),
         ReasonCode.RESERVATION_EXPIRED: _Text(
             "The reservation was not confirmed in time, or the pod's Bindings were let through and "
             "not stored in time.",
-            "Look in `kubectl describe pod POD` for the webhook or policy that refuses its "
-            "Bindings, or for what delayed its start, then create the pod again.",
+            "Look in `kubectl -n NAMESPACE describe pod POD` for the webhook or policy that "
+            "refuses its Bindings, or for what delayed its start, then create the pod again.",
         ),
         ReasonCode.RESERVATION_IN_FORCE: _Text(
             "The GPU cannot be released, because its pod has not ended.",
-            "Delete the pod first with `kubectl delete pod POD`; an attempt without a bound pod "
-            "expires by itself.",
+            "Delete the pod first with `kubectl -n NAMESPACE delete pod POD`; an attempt "
+            "without a bound pod expires by itself.",
         ),
         ReasonCode.RESERVATION_IN_USE: _Text(
             "The GPU cannot be released, because its node still shows something of the pod.",
@@ -699,8 +708,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.TOKEN_REVIEW_UNAVAILABLE: _Text(
             "The API server did not review the token.",
-            "Check the right with `kubectl auth can-i create tokenreviews --as SERVICE_ACCOUNT`, "
-            "then ask again.",
+            "Check the right with `kubectl auth can-i create tokenreviews --as "
+            "system:serviceaccount:gpuwarden-system:gpuwarden-controller`, then ask again.",
         ),
         ReasonCode.CERTIFICATE_INVALID: _Text(
             "The client certificate of the kubeconfig is not one that the cluster's client CA has "
@@ -711,7 +720,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ReasonCode.ACCESS_REVIEW_UNAVAILABLE: _Text(
             "The API server did not say whether the caller may do this.",
             "Check the right with `kubectl auth can-i create subjectaccessreviews --as "
-            "SERVICE_ACCOUNT`, then ask again.",
+            "system:serviceaccount:gpuwarden-system:gpuwarden-controller`, then ask again.",
         ),
     },
 }

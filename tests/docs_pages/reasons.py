@@ -21,8 +21,9 @@ is not eligible until an operator releases or accepts it. Revoke and quarantine 
 on, where a refusal belongs to the node's authenticated identity. `gpuwarden explain node NODE`
 shows the last refusals of a node.
 
-In commands, NODE, POD, NAMESPACE, AGENT_POD, CONTROLLER_POD, FILE, DIR (a folder with an audit
-log), ID (a SPIFFE ID), HASH and DIGEST (of evidence, as audit records hold it) are placeholders.
+In commands, NODE, POD, NAMESPACE, FILE, DIR (a folder with an audit log), ID (a SPIFFE ID), HASH
+and DIGEST (of evidence, as audit records hold it) are placeholders. If gpuwarden is in another
+namespace than `gpuwarden-system`, put yours in its place.
 This version does not verify hardware reports (step 17): no code of that step occurs.
 """
 

@@ -34,6 +34,15 @@ def test_every_remedy_names_a_command() -> None:
     assert without == {ReasonCode.ACCEPTED}
 
 
+@pytest.mark.parametrize("code", ReasonCode)
+def test_commands_name_a_namespace_and_nothing_that_has_to_be_looked_up(code: ReasonCode) -> None:
+    remedy = EXPLANATIONS[code].remedy
+    assert not re.search(r"AGENT_POD|CONTROLLER_POD|SERVICE_ACCOUNT", remedy)
+    for command in re.findall(r"`(kubectl [^`]+)`", remedy):
+        is_of_namespace = re.search(r"\b(pods?(?!\.yaml)|logs|events|daemonset)\b", command)
+        assert not is_of_namespace or re.search(r" -(n|A)\b", command), command
+
+
 def test_no_remedy_sends_its_reader_back_to_where_it_stands() -> None:
     """`explain node` shows those of verification; `explain pod` shows all others."""
     node = {ReasonCode.NODE_NO_EVIDENCE, ReasonCode.NODE_STALE, ReasonCode.NVML_UNAVAILABLE}
