@@ -213,7 +213,7 @@ def agents_run_everywhere(facts: Facts) -> Verdict:
         return failed(
             seen,
             "an agent that is ready on every GPU node",
-            f"kubectl -n {facts.namespace} describe pods"
+            f"kubectl -n {facts.namespace} get pods"
             f" -l app.kubernetes.io/component=agent --field-selector spec.nodeName={node}",
         )
     return passed(f"on {counted(len(nodes), 'node')}")

@@ -27,7 +27,7 @@ GPU nodes
   failed       an agent is ready on every GPU node
     seen      none that is ready on gpu-a2
     expected  an agent that is ready on every GPU node
-    repair    kubectl -n gpuwarden-system describe pods -l \\
+    repair    kubectl -n gpuwarden-system get pods -l \\
               app.kubernetes.io/component=agent --field-selector \\
               spec.nodeName=gpu-a2
     page      docs/doctor.md#agents

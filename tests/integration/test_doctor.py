@@ -180,7 +180,7 @@ async def test_a_fault_is_told_with_what_repairs_it(world: World) -> None:
     assert lines[at + 1 : at + 8] == [
         "    seen      none that is ready on gpu-a2",
         "    expected  an agent that is ready on every GPU node",
-        "    repair    kubectl -n gpuwarden-system describe pods -l \\",
+        "    repair    kubectl -n gpuwarden-system get pods -l \\",
         "              app.kubernetes.io/component=agent --field-selector \\",
         "              spec.nodeName=gpu-a2",
         "    page      docs/doctor.md#agents",
@@ -203,7 +203,7 @@ async def test_for_programs(world: World) -> None:
         "outcome": "failed",
         "seen": "none that is ready on gpu-a2",
         "expected": "an agent that is ready on every GPU node",
-        "command": "kubectl -n gpuwarden-system describe pods -l app.kubernetes.io/component=agent"
+        "command": "kubectl -n gpuwarden-system get pods -l app.kubernetes.io/component=agent"
         " --field-selector spec.nodeName=gpu-a2",
         "page": "docs/doctor.md#agents",
     }
