@@ -26,8 +26,11 @@ async def test_from_evidence_to_release(cluster: FakeCluster) -> None:
         ended = cluster.api.objects.get("pods", "team-a/train-0")
         cluster.api.change("pods", ended | {"status": {"phase": "Succeeded"}})
         await here.state_of(given, "Releasing")
+        age = "gpuwarden_reservation_releasing_oldest_seconds"
+        assert await controller.metric(age) == 0
         await here.agent.some_rounds()
         await here.state_of(given, "Releasing")
+        assert (await controller.metric(age) or 0) > 0
         here.agent.processes, here.agent.pods = (), (uid,)
         await here.agent.some_rounds(4)
         await here.state_of(given, "Releasing")
