@@ -161,7 +161,7 @@ class PodDetail(msgspec.Struct, frozen=True, rename="kebab"):
     passing: int
     passing_nodes: list[str]
     rejections: list[RejectionView]
-    """What excludes most nodes first."""
+    """What holds it back first."""
     records: list[PodRecord]
     records_since: str
 

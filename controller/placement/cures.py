@@ -85,9 +85,26 @@ CURES: Final[Mapping[ReasonCode, Cure]] = {
     **{code: Cure.AUTHOR for code in ReasonCode if code.startswith("BYPASS_")},
 }
 """Of every code that /filter or the binding webhook gives."""
-_PASSING: Final = frozenset({Cure.TIME, Cure.TURN, Cure.RELEASE, Cure.QUOTA, Cure.EVIDENCE})
+_SOON: Final = frozenset({Cure.TIME, Cure.TURN, Cure.RELEASE, Cure.QUOTA})
+_PASSING: Final = _SOON | {Cure.EVIDENCE}
 
 
 def is_passing(code: ReasonCode) -> bool:
     """Whether a pod that is refused now for it may be placed later, as it is."""
     return code is ReasonCode.RESERVATION_PENDING or CURES.get(code) in _PASSING
+
+
+_SAYS_LITTLE: Final = frozenset({ReasonCode.NODE_MODE, ReasonCode.NODE_NO_EVIDENCE})
+
+
+def rank(code: ReasonCode, *, names_gpus: bool = False) -> int:
+    """Which code of many nodes holds the pod back: the lowest, however few nodes have it.
+
+    First a node that would take the pod, but for others that have its GPUs or their turn; last
+    nodes that the pod does not mean. `names_gpus`: the pod asks for GPUs by UUID, of one node.
+    """
+    if CURES.get(code) in _SOON:
+        return 0
+    if code is ReasonCode.MAP_ELSEWHERE or (names_gpus and code is ReasonCode.GPU_NO_MATCH):
+        return 3
+    return 2 if code in _SAYS_LITTLE else 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import compress, islice
 from typing import Final
 
+from controller.placement.cures import rank
 from controller.placement.filter_and_score import FilterOutcome, HeldBack, filter_nodes, score
 from controller.placement.node_verdict import Judge, Promise, promise_to
 from controller.placement.refusal_details import detailed
@@ -51,7 +52,7 @@ class PodExplanation:
     examples: tuple[str, ...] = ()
     """Some of them."""
     rejections: tuple[Rejection, ...] = ()
-    """The most frequent code first; likewise."""
+    """First what holds the pod back (`cures.rank`), then the most frequent code; likewise."""
     promise: Promise | None = None
     """Of the node that it is bound to, or the best of those that pass."""
 
@@ -91,7 +92,9 @@ def _rejections(outcome: FilterOutcome, judge: Judge, scene: Scene) -> tuple[Rej
         known = outcome.reasons.get(nodes[0]) or judge.refusal(nodes[0])
         detail = "" if known is None else detailed(nodes[0], known, judge, scene).detail
         found.append(Rejection(code, _about(nodes[0], detail, count), count, nodes))
-    return tuple(sorted(found, key=lambda x: (-x.count, x.code)))
+    names_gpus = bool(judge.needs.uuids) and judge.place_node is None
+    ranked = sorted(found, key=lambda x: (rank(x.code, names_gpus=names_gpus), -x.count, x.code))
+    return tuple(ranked)
 
 
 def _about(node: str, detail: str, count: int) -> str:

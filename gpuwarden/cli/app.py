@@ -134,7 +134,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "why:why",
         "Explain in few lines why a pod waits, and the fix; exits with 3 where it cannot go on.",
         "gpuwarden why team-a/train-0",
-        "Names the reason that rejects most nodes. `explain pod` has all of it.",
+        "Names the reason that holds the pod back. `explain pod` has all of it.",
     ),
     "reservations": Command(
         "reservations:reservations",

@@ -35,7 +35,7 @@ PAGES = (
     *(("/ui/pods", "/ui/pods", re.escape(x.name)) for x in plan("")),
     (POD, "/ui/pods/default/train-0", r"kubelet: reached .* nvml: reached .* processes of it: 1"),
     (POD, f"/ui/pods/{EARLY}", r"reserved: reached .* at creation .* bound: reached"),
-    (POD, f"/ui/pods/{WAITING}", r"GPU_NO_MATCH excludes most nodes \(2\)"),
+    (POD, f"/ui/pods/{WAITING}", r"GPU_NO_MATCH excludes 2 nodes:"),
     (POD, f"/ui/pods/{WAITING}", r"Every node .* ampere-0 NODE_MODE .* hopper-0 GPU_NO_MATCH "),
     ("/ui/audit", "/ui/audit", "reservation.allocated pod/default/train-0 recorded"),
 )

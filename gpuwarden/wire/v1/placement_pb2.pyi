@@ -434,7 +434,7 @@ class ExplainPodResponse(_message.Message):
 
     @_builtins.property
     def rejections(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rejection]:
-        """Why the others would be rejected, the most frequent code first; likewise."""
+        """Why the others would be rejected, first what holds the pod back; likewise."""
 
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodRecord]:

@@ -37,7 +37,7 @@ def explained(*rejections: Rejection, **more: Any) -> PodExplanation:
     return PodExplanation(needs=NEEDS, rejections=rejections, **more)
 
 
-def test_the_commonest_reason_comes_first_and_each_has_its_numbers() -> None:
+def test_the_reasons_come_in_their_order_and_each_has_its_numbers() -> None:
     assert waiting_notice(pod(), explained(BUSY, LOW)) == Notice(
         Regarding("Pod", "train-0", "u-1", "team-a"),
         "PodNotPlaced",

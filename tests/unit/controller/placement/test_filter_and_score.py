@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.view import GpuView
+from controller.fleet.view import GpuView, NodeView
 from controller.placement.devices import DevicePool
 from controller.placement.explanation import (
     EXAMPLES,
@@ -26,7 +26,7 @@ from controller.placement.gpu_map import Place
 from controller.placement.node_verdict import Judge, Limit, Promise
 from controller.placement.requirements import Guarantee, Requirements
 from controller.placement.selector import breaks_island, islands
-from controller.placement.snapshot import placement_policy
+from controller.placement.snapshot import Scene, placement_policy
 from controller.placement.static_hashes import InsecureStaticHashes
 from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import Level, NodeMode, NodePool, Policy
@@ -451,10 +451,48 @@ def test_texts_are_there_beyond_what_filter_answers_with() -> None:
     many = [node(f"a-{n:04}") for n in range(MAX_REASONS)]
     found = explain_waiting(BIG, scene(*many, healthy("z")), NOBODY)
     assert [x.code for x in found.rejections] == [
-        ReasonCode.NODE_NO_EVIDENCE,
         ReasonCode.GPU_NO_MATCH,
+        ReasonCode.NODE_NO_EVIDENCE,
     ]
     assert all(x.detail for x in found.rejections)
+
+
+def stale(name: str) -> NodeView:
+    gpus = [gpu(0, f"GPU-{name}-0")]
+    return node(name, acceptance(gpus=gpus, issued_ns=NOW_NS - LEASE_NS))
+
+
+def ranked(needs: Requirements, here: Scene) -> list[tuple[ReasonCode, int]]:
+    return [(x.code, x.count) for x in explain_waiting(needs, here, NOBODY).rejections]
+
+
+def test_a_node_that_would_take_the_pod_comes_before_many_that_are_not_meant() -> None:
+    full = tuple(f"GPU-gpu-1-{n}" for n in range(8))
+    stands = healthy("gpu-2", mode=NodeMode.PLUGIN), healthy("gpu-3", mode=NodeMode.PLUGIN)
+    assert ranked(ONE, scene(healthy("gpu-1"), *stands, busy=full)) == [
+        (ReasonCode.GPU_BUSY, 1),
+        (ReasonCode.NODE_MODE, 2),
+    ]
+
+
+def test_the_node_of_a_map_comes_before_all_others() -> None:
+    mapped = replace(ONE, place=Place("gpu-1", (0,)), mapped=True)
+    others = healthy("gpu-2"), healthy("gpu-3")
+    elsewhere = ReasonCode.MAP_ELSEWHERE, 2
+    for first, code in (
+        (stale("gpu-1"), ReasonCode.NODE_STALE),
+        (node("gpu-1"), ReasonCode.NODE_NO_EVIDENCE),
+        (healthy("gpu-1", gpus=0), ReasonCode.GPU_NO_MATCH),
+    ):
+        assert ranked(mapped, scene(first, *others)) == [(code, 1), elsewhere]
+
+
+def test_the_node_of_named_gpus_comes_before_all_others_but_other_gpus_count() -> None:
+    here = scene(stale("gpu-1"), healthy("gpu-2"), healthy("gpu-3"))
+    named = replace(ONE, uuids=("GPU-gpu-1-0",))
+    no_match = ReasonCode.GPU_NO_MATCH, 2
+    assert ranked(named, here) == [(ReasonCode.NODE_STALE, 1), no_match]
+    assert ranked(BIG, here) == [no_match, (ReasonCode.NODE_STALE, 1)]
 
 
 def test_what_the_binding_webhook_has_just_denied_counts_as_rejected() -> None:

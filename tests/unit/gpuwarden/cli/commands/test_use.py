@@ -201,7 +201,7 @@ def why(ask: Cli, fleet: FakeFleetServer, found: place.ExplainPodResponse) -> tu
     return ran.code, " ".join(ran.out.split())
 
 
-def test_why_names_what_rejects_most_nodes_and_the_fix(ask: Cli, fleet: FakeFleetServer) -> None:
+def test_why_names_the_first_rejection_and_the_fix(ask: Cli, fleet: FakeFleetServer) -> None:
     code, text = why(ask, fleet, account())
     assert code == 3
     assert text.startswith(
