@@ -44,6 +44,7 @@ from controller.ledger.occupancy import Holders
 from controller.ledger.record import Holder, HolderState, PodRef, ShareGroup, in_claiming_order
 from controller.ledger.reservation_id import ReservationIds, ReservationSubject, request_nonce
 from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.cures import is_passing, rank
 from controller.placement.filter_and_score import filter_nodes, prioritize_nodes
 from controller.placement.keys import MANAGED_TAINT, reserved_keys
 from controller.placement.node_verdict import Judge, promise_to
@@ -419,10 +420,6 @@ def _refused(code: ReasonCode, text: str) -> Refused:
 
 MOST_NODES: Final = 16
 """Of those that pass, how many are tried: what the cache shows as free may be claimed just now."""
-_LAST: Final = frozenset(
-    {ReasonCode.MAP_ELSEWHERE, ReasonCode.NODE_MODE, ReasonCode.NODE_NO_EVIDENCE}
-)
-"""Codes that say little where others do, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,8 +525,15 @@ def _ranked(passed: Sequence[str], needs: Requirements, scene: Scene) -> list[st
 def _of_all(
     refused: Counter[ReasonCode], reasons: Mapping[str, Refusal], judge: Judge, scene: Scene
 ) -> Refusal:
-    """One refusal for all nodes: that of the only one, else what says most, with an example."""
-    first = min(refused, key=lambda code: (_rank(code), -refused[code], code))
+    """One refusal for all nodes: that of the only one, else what says most, with an example.
+
+    A code that passes says more than others: the pod can wait for that node.
+    """
+
+    def order(code: ReasonCode) -> tuple[bool, int, int, ReasonCode]:
+        return not is_passing(code), rank(code, names_gpus=judge.names_gpus), -refused[code], code
+
+    first = min(refused, key=order)
     example = next((name for name, refusal in reasons.items() if refusal.code is first), None)
     counts = ", ".join(f"{count} {code.value}" for code, count in sorted(refused.items()))
     text = f"no node has what the pod asks for: {counts}"
@@ -538,9 +542,3 @@ def _of_all(
     found = detailed(example, reasons[example], judge, scene)
     alone = refused.total() == 1
     return found if alone else Refusal(first, f"{text}; {example}: {found.detail}")
-
-
-def _rank(code: ReasonCode) -> int:
-    if code is ReasonCode.GPU_BUSY:
-        return 0
-    return 2 if code in _LAST else 1

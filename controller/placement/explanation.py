@@ -92,8 +92,8 @@ def _rejections(outcome: FilterOutcome, judge: Judge, scene: Scene) -> tuple[Rej
         known = outcome.reasons.get(nodes[0]) or judge.refusal(nodes[0])
         detail = "" if known is None else detailed(nodes[0], known, judge, scene).detail
         found.append(Rejection(code, _about(nodes[0], detail, count), count, nodes))
-    names_gpus = bool(judge.needs.uuids) and judge.place_node is None
-    ranked = sorted(found, key=lambda x: (rank(x.code, names_gpus=names_gpus), -x.count, x.code))
+    named = judge.names_gpus
+    ranked = sorted(found, key=lambda x: (rank(x.code, names_gpus=named), -x.count, x.code))
     return tuple(ranked)
 
 

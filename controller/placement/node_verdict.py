@@ -278,6 +278,11 @@ class Judge:
         return self._needs
 
     @property
+    def names_gpus(self) -> bool:
+        """Whether the pod asks for GPUs by UUID, and for no node by a map."""
+        return bool(self._needs.uuids) and self._place_node is None
+
+    @property
     def count(self) -> int:
         """Devices that the pod needs."""
         return self._needs.count

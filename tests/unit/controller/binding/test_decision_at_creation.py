@@ -19,12 +19,21 @@ from controller.binding.use import LedgerUse
 from controller.fleet.directory import KnownNode
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, PodRef, ShareGroup
+from controller.placement.cures import is_passing
 from controller.placement.requirements import Requirements
 from controller.policy import NodeMode
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document, admitted, container, new_pod, validate
 from tests.builders.bindings import NODE, binding_view
-from tests.builders.fleet_views import acceptance, gpu, healthy, node
+from tests.builders.fleet_views import (
+    LEASE_NS,
+    NOW_NS,
+    acceptance,
+    gpu,
+    hash_of,
+    healthy,
+    node,
+)
 from tests.builders.ledger import holder, record
 
 EARLY = {"gpuwarden.dev/reserve": "admission", "gpuwarden.dev/gpu-selector": "memory>=1Gi"}
@@ -186,6 +195,11 @@ def lost(name: str) -> NodeView:
     return node(name, acceptance(gpus=[gpu(0, f"GPU-{name}-0", lost=True)]))
 
 
+def stale(name: str) -> NodeView:
+    gpus = [gpu(0, f"GPU-{name}-0")]
+    return node(name, acceptance(gpus=gpus, issued_ns=NOW_NS - LEASE_NS))
+
+
 def busy(name: str) -> NodeView:
     made = acceptance(gpus=[gpu(0, f"GPU-{name}-0")], processes={f"GPU-{name}-0": 1})
     return node(name, made)
@@ -204,11 +218,10 @@ def plugin(name: str) -> NodeView:
             "1 GPU_BUSY, 2 GPU_LOST; a: too few",
         ),
         (
-            (lost("a"), small("b"), small("c")),
-            ReasonCode.GPU_NO_MATCH,
-            "1 GPU_LOST, 2 GPU_NO_MATCH; b: too few",
+            (small("a"), lost("b"), small("c")),
+            ReasonCode.GPU_LOST,
+            "1 GPU_LOST, 2 GPU_NO_MATCH; b: a GPU",
         ),
-        ((small("a"), lost("b")), ReasonCode.GPU_LOST, "1 GPU_LOST, 1 GPU_NO_MATCH; b: a GPU"),
         (
             (plugin("a"), plugin("b"), small("c")),
             ReasonCode.GPU_NO_MATCH,
@@ -220,7 +233,7 @@ def plugin(name: str) -> NodeView:
             "1 GPU_LOST, 2 NODE_NO_EVIDENCE; c: a GPU",
         ),
     ],
-    ids=["busy ones come free", "the most", "by name", "another mode", "no evidence"],
+    ids=["busy ones come free", "lost ones may come back", "another mode", "no evidence"],
 )
 def test_of_many_nodes_what_says_most_is_said(
     nodes: tuple[NodeView, ...], code: ReasonCode, counts: str
@@ -230,6 +243,34 @@ def test_of_many_nodes_what_says_most_is_said(
     assert found.code is code
     assert found.detail.startswith(f"no node has what the pod asks for: {counts}")
     assert ": needs 1 GPU, node has " in found.detail
+
+
+@pytest.mark.parametrize("gone", [stale("gpu-2"), node("gpu-2")], ids=["stale", "unknown"])
+def test_a_pod_waits_for_the_node_that_others_cannot_stand_in_for(gone: NodeView) -> None:
+    named = early_pod({"gpuwarden.dev/gpu-uuids": "GPU-gpu-2-0"})
+    found = chosen(binding_view(healthy("gpu-1"), gone, healthy("gpu-3")), named)
+    alone = chosen(binding_view(gone), named)
+    assert isinstance(found, Refusal)
+    assert isinstance(alone, Refusal)
+    assert found.code is alone.code
+    assert is_passing(found.code)
+    assert f"2 GPU_NO_MATCH, 1 {found.code}; gpu-2: {alone.detail}" in found.detail
+
+
+def test_of_codes_that_pass_the_commonest_is_said() -> None:
+    found = chosen(binding_view(lost("a"), stale("b"), stale("c"), *map(small, "defg")))
+    assert isinstance(found, Refusal)
+    assert found.code is ReasonCode.NODE_STALE
+
+
+def test_what_is_against_the_node_of_named_gpus_is_said_not_that_others_lack_them() -> None:
+    named = early_pod(
+        {"gpuwarden.dev/gpu-uuids": "GPU-gpu-2-0", "gpuwarden.dev/required-hash": hash_of("a")}
+    )
+    view = binding_view(healthy("gpu-1"), healthy("gpu-2", "b"), healthy("gpu-3"))
+    found = chosen(view, named)
+    assert isinstance(found, Refusal)
+    assert found.code is ReasonCode.HASH_MISMATCH
 
 
 def test_refusals_of_a_grant_count_with_those_of_the_evidence() -> None:
