@@ -5,14 +5,12 @@ replica that leads says of each such pod what gpuwarden has against the nodes, w
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, MutableMapping
 from typing import Any, Final, NoReturn
 
-from controller.admission.mutation import hinted
 from controller.admission.pod import AdmittedPod
 from controller.kube.events import Notice, Regarding, Severity
 from controller.placement.explanation import PodExplanation
-from controller.placement.keys import RequirementRules
 from gpuwarden.counted import counted
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -23,6 +21,9 @@ MOST_PODS: Final = 512
 """Pods that are told about in one look; the rest has its turn when some of them are gone."""
 AGAIN_NS: Final = 300 * NS_PER_S
 """The same is said again after this time; other numbers at once: `EventSeries` merges them."""
+
+AskWhy = Callable[[AdmittedPod, MutableMapping[Hashable, PodExplanation]], PodExplanation]
+"""Why a pod waits; what is found is kept in the mapping, which is new for each look."""
 
 
 def waiting_notice(pod: AdmittedPod, found: PodExplanation) -> Notice | None:
@@ -56,12 +57,11 @@ class WaitingPodEvents:
         self,
         *,
         waiting: Callable[[], Iterable[AdmittedPod]],
-        explain: Callable[[AdmittedPod], PodExplanation],
+        explain: AskWhy,
         not_ready: Callable[[], str | None],
         leads: Callable[[], bool],
         say: Callable[[Iterable[Notice]], None],
         boottime_ns: Callable[[], int],
-        rules: RequirementRules,
     ) -> None:
         """All callables answer from memory; `waiting` as in `NodeHints`."""
         self._waiting = waiting
@@ -70,7 +70,6 @@ class WaitingPodEvents:
         self._leads = leads
         self._say = say
         self._boottime_ns = boottime_ns
-        self._rules = rules
         self._said: dict[str, tuple[Notice, int] | None] = {}
         """By UID: what was said last, and when; None of a pod that has just come."""
 
@@ -90,16 +89,13 @@ class WaitingPodEvents:
             self._said = {}
             return
         now_ns, before, self._said = self._boottime_ns(), self._said, {}
-        known: dict[str, PodExplanation] = {}
+        known: dict[Hashable, PodExplanation] = {}
         for pod, _ in zip(self._waiting(), range(MOST_PODS), strict=False):
             uid = pod.metadata.uid or ""
             last = self._said[uid] = before.get(uid)
             if uid not in before:
                 continue
-            key = hinted(pod, self._rules) or uid
-            if key not in known:
-                known[key] = self._explain(pod)
-            notice = waiting_notice(pod, known[key])
+            notice = waiting_notice(pod, self._explain(pod, known))
             if notice is not None and _is_due(notice, last, now_ns):
                 self._said[uid] = notice, now_ns
                 self._say((notice,))

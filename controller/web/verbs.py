@@ -4,7 +4,7 @@ Reads snapshots that others keep in memory, never the network: an answer takes w
 the CPU needs for it. No side effects but the decision that it hands back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from controller.ledger.record import PodRef
@@ -225,11 +225,23 @@ class ExtenderVerbs:
         _, report = self.fit(decode_pod(pod_json))
         return report or FitReport((), {}, None)
 
-    def why_waiting(self, pod: Pod) -> PodExplanation:
-        """Why a waiting pod of an enforced namespace waits, where no scheduler asks /filter."""
-        needs = parse_requirements(pod, self.rules, enforced=True)
-        denied, held_back = self.denied(pod.metadata.uid or ""), self._held_back(pod, needs)
-        return explain_waiting(needs, self._scene(pod, needs), denied, held_back)
+    def why_waiting(
+        self, pod: Pod, known: MutableMapping[Hashable, PodExplanation] | None = None
+    ) -> PodExplanation:
+        """Why a waiting pod of an enforced namespace waits, where no scheduler asks /filter.
+
+        `known`: what was found at this moment, for pods against which all the same stands.
+        """
+        needs, uid = parse_requirements(pod, self.rules, enforced=True), pod.metadata.uid
+        denied, held_back = self.denied(uid or ""), self._held_back(pod, needs)
+        use = self.use(uid, share_group(pod, needs))
+        question = needs, denied, held_back, use.own, use.shared
+        found = None if known is None else known.get(question)
+        if found is None:
+            found = explain_waiting(needs, self.scenes.now(use), denied, held_back)
+            if known is not None:
+                known[question] = found
+        return found
 
     def _decision(
         self, pod: Pod, outcome: FilterOutcome, scene: Scene, *, preempts: bool = False

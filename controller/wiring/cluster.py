@@ -65,10 +65,9 @@ from controller.kube.reservations import KubernetesLedgerStore
 from controller.kube.resources import Kind
 from controller.kube.text_documents import TextDocuments
 from controller.kube.token_review import KubePersonReviewer, KubeTokenReviewer
-from controller.kube.waiting_events import WaitingPodEvents
+from controller.kube.waiting_events import AskWhy, WaitingPodEvents
 from controller.ledger.record import PodRef
 from controller.ledger.store import LedgerUnavailableError
-from controller.placement.explanation import PodExplanation
 from controller.placement.filter_and_score import FilterDecision, Totals
 from controller.placement.keys import RequirementRules
 from controller.placement.requirements import Requirements, controlling_owner
@@ -262,7 +261,7 @@ class Cluster:
 
     def waiting_events(
         self,
-        explain: Callable[[AdmittedPod], PodExplanation],
+        explain: AskWhy,
         not_ready: Callable[[], str | None],
     ) -> WaitingPodEvents | None:
         """Says in Events why pods wait, for schedulers that do not ask the extender.
@@ -278,7 +277,6 @@ class Cluster:
             leads=self.leadership.leads,
             say=self._events.say,
             boottime_ns=self._clock.boottime_ns,
-            rules=self._rules,
         )
 
     def managed_certificates(

@@ -1,5 +1,6 @@
 """Events on pods that wait for a label that no node has: why, in numbers, and not too often."""
 
+from collections.abc import Hashable, MutableMapping
 from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
 from typing import Any
@@ -7,21 +8,30 @@ from typing import Any
 from msgspec.structs import replace
 
 from controller.admission.pod import AdmittedPod
+from controller.binding.turns import OTHERS_FIRST
 from controller.kube.events import Notice, Regarding, Severity
 from controller.kube.waiting_events import (
     AGAIN_NS,
     MOST_PODS,
+    AskWhy,
     WaitingPodEvents,
     waiting_notice,
 )
 from controller.placement.explanation import PodExplanation, Rejection
+from controller.placement.filter_and_score import HeldBack
 from controller.placement.keys import RequirementRules
 from controller.placement.requirements import Requirements
+from controller.placement.snapshot import NO_USE, DeviceUse, Scene, Scenes
+from controller.policy import DEFAULT_POLICY
+from controller.web.verbs import ExtenderVerbs
+from gpuwarden.moment import Moment
 from gpuwarden.reasons import ReasonCode, Refusal
-from tests.builders.admitted_pods import admitted
-from tests.unit.controller.kube.test_node_hints import requiring, waiting
+from tests.builders.admitted_pods import admitted, new_pod
+from tests.builders.fleet_views import NOW_NS, fleet, healthy
+from tests.unit.controller.kube.test_node_hints import waiting
 
 R = ReasonCode
+Known = MutableMapping[Hashable, PodExplanation]
 NEEDS = Requirements(managed=True)
 BUSY = Rejection(R.GPU_BUSY, "a: too few: needs 2 GPUs, node has 8, 1 free", 3, ("a", "b", "c"))
 LOW = Rejection(R.LEVEL_TOO_LOW, "L2 required, node has L1", 1, ("d",))
@@ -30,6 +40,12 @@ LOW = Rejection(R.LEVEL_TOO_LOW, "L2 required, node has L1", 1, ("d",))
 def pod(requirement: str = "H100", uid: str = "u-1", name: str = "train-0") -> AdmittedPod:
     found = waiting(requirement)
     named = replace(found.metadata, name=name, uid=uid)
+    return replace(found, metadata=named)
+
+
+def in_namespace(namespace: str, uid: str) -> AdmittedPod:
+    found = admitted(new_pod(annotations={"gpuwarden.dev/gpu-count": "1"}))
+    named = replace(found.metadata, namespace=namespace, uid=uid)
     return replace(found, metadata=named)
 
 
@@ -70,7 +86,9 @@ def test_that_there_is_no_node_is_said_too() -> None:
 class World:
     pods: list[AdmittedPod] = field(default_factory=list)
     found: PodExplanation = field(default_factory=lambda: explained(BUSY))
+    why: AskWhy | None = None
     asked: list[str] = field(default_factory=list)
+    kept: list[Known] = field(default_factory=list)
     not_ready: str | None = None
     leads: bool = True
     now_ns: int = 0
@@ -84,12 +102,12 @@ class World:
             leads=lambda: self.leads,
             say=self.said.extend,
             boottime_ns=lambda: self.now_ns,
-            rules=RequirementRules(),
         )
 
-    def _explain(self, one: AdmittedPod) -> PodExplanation:
+    def _explain(self, one: AdmittedPod, known: Known) -> PodExplanation:
         self.asked.append(one.metadata.uid or "")
-        return self.found
+        self.kept.append(known)
+        return self.found if self.why is None else self.why(one, known)
 
     def look(self, times: int = 1) -> list[str]:
         """What is said: UID and code."""
@@ -136,19 +154,54 @@ def test_a_pod_that_was_gone_begins_again() -> None:
     assert world.look() == ["u-1 GPU_BUSY"]
 
 
-def test_pods_of_one_requirement_are_judged_once_a_look() -> None:
-    world = World([pod(uid="u-1"), pod(uid="u-2"), pod("A100", uid="u-3")])
-    assert world.look(2) == [f"u-{number} GPU_BUSY" for number in (1, 2, 3)]
-    assert world.asked == ["u-1", "u-3"]
+def test_what_was_found_is_kept_for_one_look() -> None:
+    world = World([pod(uid="u-1"), pod(uid="u-2")])
+    world.look(3)
+    assert world.asked == ["u-1", "u-2"] * 2
+    first, second = world.kept[:2], world.kept[2:]
+    assert first[0] is first[1]
+    assert second[0] is second[1]
+    assert first[0] is not second[0]
 
 
-def test_pods_without_a_label_are_judged_one_by_one() -> None:
-    documents = [requiring("H100") for _ in range(2)]
-    for number, document in enumerate(documents):
-        document["metadata"] |= {"uid": f"u-{number}"}
-    world = World([admitted(x) for x in documents])
-    world.look(2)
-    assert world.asked == ["u-0", "u-1"]
+def quota(namespace: str) -> HeldBack:
+    return HeldBack(Refusal(R.QUOTA_EXCEEDED, f"{namespace} holds 8 GPUs and may hold 8"))
+
+
+def test_each_pod_is_told_what_stands_against_itself() -> None:
+    """Its namespace's quota, its lost turn, refused Bindings and GPUs; the rest is asked once."""
+    held = {"u-a": quota("team-a"), "u-lost": HeldBack(OTHERS_FIRST)}
+    denied = {"u-denied": frozenset({"gpu-1"})}
+    gpus = frozenset({"GPU-gpu-1-0"})
+    uses = {"u-early": DeviceUse(own=gpus), "u-sharing": DeviceUse(shared=gpus)}
+    counted: list[str] = []
+
+    class Counting(Scenes):
+        def now(self, use: DeviceUse = NO_USE) -> Scene:
+            counted.append("judged")
+            return super().now(use)
+
+    here, moment = fleet(healthy("gpu-1")), Moment(NOW_NS, 0)
+    verbs = ExtenderVerbs(
+        scenes=Counting(lambda: here, lambda: DEFAULT_POLICY, lambda: moment),
+        not_ready=lambda: None,
+        use=lambda uid, _share: uses.get(uid or "", NO_USE),
+        rules=RequirementRules(),
+        denied=lambda uid: denied.get(uid, frozenset()),
+        held_back=lambda _namespace, uid, _count: held.get(uid),
+    )
+    uids = ("u-a", "u-b", "u-lost", "u-denied", "u-c", "u-early", "u-sharing")
+    for order in (uids, uids[::-1]):
+        counted.clear()
+        world = World([in_namespace(f"team-{uid[2:]}", uid) for uid in order])
+        world.why = verbs.why_waiting
+        assert sorted(world.look(2)) == [
+            "u-a QUOTA_EXCEEDED",
+            "u-denied BINDING_DENIED_RECENTLY",
+            "u-lost RESERVATION_EXPIRED",
+        ]
+        assert ["team-a holds" in x.note for x in world.said].count(True) == 1
+        assert len(counted) == 6  # u-b and u-c are one question
 
 
 def test_one_look_tells_a_bounded_number() -> None:
