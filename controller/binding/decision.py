@@ -38,7 +38,7 @@ from controller.binding.request import (
     stale_binding,
 )
 from controller.binding.turns import TurnRefusal, no_turns
-from controller.fleet.directory import KnownNode
+from controller.fleet.directory import KnownNode, Taint
 from controller.ledger.claim import held_early, open_attempt
 from controller.ledger.occupancy import Holders
 from controller.ledger.record import Holder, HolderState, PodRef, ShareGroup, in_claiming_order
@@ -418,6 +418,8 @@ def _refused(code: ReasonCode, text: str) -> Refused:
 # Among the nodes that pass, the one with the highest score of /prioritize. Selectors, required
 # affinity and taints count as well. Other resources and spreading do not.
 
+KUBERNETES_TAINTS: Final = "node.kubernetes.io/"
+"""How the taints begin that come and go with a node's state."""
 MOST_NODES: Final = 16
 """Of those that pass, how many are tried: what the cache shows as free may be claimed just now."""
 
@@ -471,7 +473,8 @@ def choose_early(
         refused[found.code] += 1
         if len(names) == 1:
             return found
-    return _of_all(refused, outcome.reasons, Judge(ask.needs, scene), scene)
+    found = _of_all(refused, outcome.reasons, Judge(ask.needs, scene), scene)
+    return found if is_passing(found.code) else _away(ask, view, nodes, scene) or found
 
 
 def taken_up(ask: EarlyAsk, view: BindingView, held: Holder, node: str) -> EarlyPlace | Refusal:
@@ -515,6 +518,34 @@ def _nowhere(ask: EarlyAsk, nodes: Mapping[str, KnownNode]) -> Refusal:
     if not ask.enforced:
         text += f"; those with the taint {MANAGED_TAINT} are for pods of enforced namespaces"
     return Refusal(ReasonCode.NODE_NO_EVIDENCE, text)
+
+
+def _away(
+    ask: EarlyAsk, view: BindingView, nodes: Mapping[str, KnownNode], scene: Scene
+) -> Refusal | None:
+    """For a node that Kubernetes keeps pods off now: not ready, cordoned. The pod can wait for it.
+
+    None where no such node may take the pod later.
+    """
+    back = {
+        name: replace(known, taints=tuple(x for x in known.taints if not _is_of_kubernetes(x)))
+        for name, known in nodes.items()
+        if any(map(_is_of_kubernetes, known.taints))
+    }
+    judge = Judge(ask.needs, scene)
+    verdicts = ((name, judge.refusal(name)) for name in _candidates(ask, view, back))
+    hopeful = (x for x in verdicts if x[1] is None or is_passing(x[1].code))
+    name, refusal = next(hopeful, ("", None))
+    if not name:
+        return None
+    text = f"pods are kept off {name} now by a taint {KUBERNETES_TAINTS}*"
+    if refusal is None:
+        return Refusal(ReasonCode.NODE_NO_EVIDENCE, f"{text}; it has what the pod asks for")
+    return Refusal(refusal.code, f"{text}: {detailed(name, refusal, judge, scene).detail}")
+
+
+def _is_of_kubernetes(taint: Taint) -> bool:
+    return taint.key.startswith(KUBERNETES_TAINTS)
 
 
 def _ranked(passed: Sequence[str], needs: Requirements, scene: Scene) -> list[str]:

@@ -16,7 +16,7 @@ from controller.binding.decision import (
     taken_up,
 )
 from controller.binding.use import LedgerUse
-from controller.fleet.directory import KnownNode
+from controller.fleet.directory import KnownNode, Taint
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, PodRef, ShareGroup
 from controller.placement.cures import is_passing
@@ -255,6 +255,35 @@ def test_a_pod_waits_for_the_node_that_others_cannot_stand_in_for(gone: NodeView
     assert found.code is alone.code
     assert is_passing(found.code)
     assert f"2 GPU_NO_MATCH, 1 {found.code}; gpu-2: {alone.detail}" in found.detail
+
+
+NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoExecute")
+CORDONED = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+OURS = Taint("team", "b", "NoSchedule")
+
+
+@pytest.mark.parametrize(
+    ("there", "taints", "code"),
+    [
+        (stale("gpu-2"), (NOT_READY,), ReasonCode.NODE_STALE),
+        (healthy("gpu-2"), (CORDONED,), ReasonCode.NODE_NO_EVIDENCE),
+        (healthy("gpu-2"), (CORDONED, OURS), ReasonCode.GPU_NO_MATCH),
+        (healthy("gpu-2"), (OURS,), ReasonCode.GPU_NO_MATCH),
+        (healthy("gpu-2", gpus=0), (CORDONED,), ReasonCode.GPU_NO_MATCH),
+    ],
+    ids=["reboots", "cordoned", "cordoned and not for it", "not for it", "has not what it asks"],
+)
+def test_a_pod_waits_for_a_node_that_kubernetes_keeps_pods_off(
+    there: NodeView, taints: tuple[Taint, ...], code: ReasonCode
+) -> None:
+    named = ask_for(early_pod({"gpuwarden.dev/gpu-uuids": "GPU-gpu-2-0"}))
+    view = binding_view(healthy("gpu-1"), there, healthy("gpu-3"))
+    nodes = {"gpu-1": KnownNode(), "gpu-2": KnownNode(taints=taints), "gpu-3": KnownNode()}
+    found = choose_early(named, view, LedgerUse(lambda: view.ledger).use, nodes)
+    assert isinstance(found, Refusal)
+    assert found.code is code
+    waits = "pods are kept off gpu-2 now by a taint node.kubernetes.io/*"
+    assert found.detail.startswith(waits) == is_passing(code)
 
 
 def test_of_codes_that_pass_the_commonest_is_said() -> None:
