@@ -62,9 +62,15 @@ def explain_waiting(
     scene: Scene,
     denied: AbstractSet[str],
     held_back: HeldBack | None = None,
+    *,
+    only: str | None = None,
 ) -> PodExplanation:
-    """A managed pod that is bound to no node; `denied`, `held_back` as in `filter_nodes`."""
-    names = sorted(scene.fleet.nodes.keys() | scene.static.hashes.keys())
+    """A managed pod that is bound to no node; `denied`, `held_back` as in `filter_nodes`.
+
+    `only`: the node that it stays with, because it got its GPUs there at its creation.
+    """
+    known = scene.fleet.nodes.keys() | scene.static.hashes.keys()
+    names = sorted(known) if only is None else [only]
     outcome = filter_nodes(names, needs, scene, denied, held_back)
     judge = Judge(needs, scene)
     return PodExplanation(

@@ -23,7 +23,7 @@ from controller.placement.filter_and_score import (
     prioritize_nodes,
 )
 from controller.placement.gpu_type import chosen_types
-from controller.placement.keys import RequirementRules
+from controller.placement.keys import GIVEN_NODE, RESERVATION_ID, RequirementRules
 from controller.placement.pod import Pod, decode_pod
 from controller.placement.preemption import none_of, preempt_nodes, waits_for
 from controller.placement.refusals import message
@@ -61,6 +61,12 @@ def _no_nodes(_pod_uid: str) -> frozenset[str]:
 def _no_pod(_pod: PodRef) -> bool:
     """For an installation of which nobody says what pods it has."""
     return False
+
+
+def _given_node(pod: Pod) -> str | None:
+    """Where a pod that is not bound has got GPUs at its creation: it can go nowhere else."""
+    found = pod.annotations
+    return found.get(GIVEN_NODE) if RESERVATION_ID in found else None
 
 
 AskHeldBack = Callable[[str, str, int], HeldBack | None]
@@ -218,7 +224,7 @@ class ExtenderVerbs:
                 needs=needs, refusal=Refusal(ReasonCode.CONTROLLER_NOT_READY, reason)
             )
         denied, held_back = self.denied(pod.metadata.uid or ""), self._held_back(pod, needs)
-        return explain_waiting(needs, scene, denied, held_back)
+        return explain_waiting(needs, scene, denied, held_back, only=_given_node(pod))
 
     def judge(self, pod_json: bytes) -> FitReport:
         """What every node is to a pod that exists; raises PodDecodeError."""

@@ -18,6 +18,7 @@ _ITS_GPU: Final = "its GPU "
 """So begins the controller's finding that a GPU of the pod has failed."""
 _GONE: Final = ""
 """The phase of a pod that the API server does not have."""
+_AGAIN: Final = "Or delete the pod: its owner makes another."
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -138,6 +139,10 @@ def _waiting(found: pb.ExplainPodResponse) -> tuple[str, str]:
     if not found.rejections:
         return "waits: there is no node to look at", ""
     most = found.rejections[0]
+    stays = _stays_with(found)
+    if stays:
+        detail = f": {most.detail}" if most.detail else ""
+        return f"waits: stays with its node {stays} ({most.code}{detail})", most.code
     total = sum(x.count for x in found.rejections)
     example = f", for example {of_first(most)}" if most.nodes else ""
     reject = "rejects" if most.count == 1 else "reject"
@@ -148,4 +153,13 @@ def _waiting(found: pb.ExplainPodResponse) -> tuple[str, str]:
 def fix_of(code: str, found: pb.ExplainPodResponse) -> str:
     """What repairs it, with the node's own name in its commands; empty where nothing is known."""
     node = next((x.nodes[0] for x in found.rejections if x.code == code and x.nodes), "")
-    return remedy(code, node)
+    repairs = remedy(code, node)
+    return f"{repairs} {_AGAIN}".lstrip() if code and _stays_with(found) else repairs
+
+
+def _stays_with(found: pb.ExplainPodResponse) -> str:
+    """The node on which a waiting pod has got GPUs at its creation, where that rejects it."""
+    if not (waits(found) and _stage(found, "reserved").gpus and len(found.rejections) == 1):
+        return ""
+    only = found.rejections[0]
+    return only.nodes[0] if only.count == 1 and only.nodes else ""

@@ -27,6 +27,7 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.fleet_views import (
     LEASE_NS,
+    NOW_NS,
     acceptance,
     fleet,
     gpu,
@@ -382,6 +383,17 @@ def test_why_a_pod_waits_where_nobody_asks_filter() -> None:
     document["metadata"]["annotations"]["gpuwarden.dev/gpu-count"] = "1"
     found = world.verbs().why_waiting(as_pod(document))
     assert (found.passing, found.examples) == (1, ("n1",))
+
+
+def test_a_pod_that_got_gpus_at_its_creation_waits_for_that_node_alone() -> None:
+    gone = node("n1", acceptance(gpus=[gpu(0, "GPU-n1-0")], issued_ns=NOW_NS - LEASE_NS))
+    verbs = World(fleet(gone, healthy("n2"), healthy("n3"))).verbs()
+    asked = {"gpuwarden.dev/gpu-count": "1", "gpuwarden.dev/node": "n1"}
+    given = asked | {"gpuwarden.dev/reservation-id": "v1.k1.x"}
+    found = verbs.explain(json.dumps(pod_json(given)).encode())
+    assert (found.passing, found.promise) == (0, None)
+    assert [(x.code, x.nodes) for x in found.rejections] == [(ReasonCode.NODE_STALE, ("n1",))]
+    assert verbs.explain(json.dumps(pod_json(asked)).encode()).examples == ("n2", "n3")
 
 
 # --- extender/v1 on the wire, as kube-scheduler and older callers write it

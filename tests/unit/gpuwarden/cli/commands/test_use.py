@@ -284,6 +284,39 @@ def test_why_has_a_sentence_for_each_case(
     assert found[1].startswith(f"team-a/train-0: {said}")
 
 
+ALONE = place.Rejection(code="NODE_STALE", count=1, nodes=["gpu-1"], detail="its lease has run out")
+EARLY = [
+    place.Stage(name="reserved", state="reached", gpus=["GPU-a"]),
+    place.Stage(name="bound", state="waiting"),
+]
+
+
+def test_why_says_of_a_pod_with_gpus_on_a_node_that_it_stays_there(
+    ask: Cli, fleet: FakeFleetServer
+) -> None:
+    code, text = why(ask, fleet, account(stages=EARLY, rejections=[ALONE]))
+    assert code == 3
+    said = "team-a/train-0: waits: stays with its node gpu-1 (NODE_STALE: its lease has run out) "
+    assert text.startswith(said + "fix: ")
+    assert "Or delete the pod: its owner makes another. more:" in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rejections": [ALONE]},
+        {"stages": EARLY},
+        {"stages": EARLY, "rejections": [ALONE], "passing": 1},
+        {"stages": EARLY, "rejections": [ALONE, place.Rejection(code="GPU_BUSY", count=1)]},
+        {"stages": EARLY, "rejections": [place.Rejection(code="GPU_BUSY", count=2, nodes=["n"])]},
+    ],
+)
+def test_why_says_it_of_no_other(ask: Cli, fleet: FakeFleetServer, changes: dict[str, Any]) -> None:
+    text = why(ask, fleet, account(**changes))[1]
+    assert "stays with" not in text
+    assert "delete the pod: its owner" not in text
+
+
 def bound(**stages: place.Stage) -> list[place.Stage]:
     """The stages of a bound pod; `stages` by name."""
     found = [place.Stage(name="bound", state="reached")]
