@@ -106,7 +106,9 @@ checkpoints into what they sign. Whoever rewrites a log has to do it on every ag
 An alarm stops nothing: the node stays accepted, and the alarm stays. The agent reports it in
 `/readyz`, log and metric at every start, and in its evidence. The controller reports it in log and
 metric, and as `log.alarm` in its audit log. It ends when somebody has examined it and removes the
-agent's state file. An agent without state accepts the first checkpoint that it is shown.
+agent's state file [while the agent does not run](../troubleshooting.md#agents-accuse-an-audit-log):
+it writes the file again when it ends. An agent without state accepts the first checkpoint that it
+is shown.
 
 To begin a log in place of one that got lost, put the last known checkpoint (from the collector's
 copies, or an agent's state file) into the new folder as `prev-log`, and keep the key: the new log
