@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gpuwarden.audit.chain import BEFORE_FIRST, Accepted, ChainVerifier, Head
-from gpuwarden.audit.files import PATTERN, file_name
+from gpuwarden.audit.files import LOCK_FILE, PATTERN, file_name
 from gpuwarden.audit.record import MAX_RECORD_BYTES, RecordError, decode_record
 from gpuwarden.evidence.canonical import sha256_hex
 from gpuwarden.regular_file import open_to_read, private_files, private_folder, require_regular
@@ -253,7 +253,7 @@ class FileStore:
 
     def _open(self, origin: str) -> None:
         private_folder(self._folder)
-        self._lock = self._open_file(self._folder / "lock", os.O_CREAT)
+        self._lock = self._open_file(self._folder / LOCK_FILE, os.O_CREAT)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -25,11 +25,10 @@ from cryptography.hazmat.primitives.serialization import (
 
 from controller.audit.files import LogBrokenError
 from gpuwarden.audit.checkpoint import MAX_CHANGES, KeyChange
+from gpuwarden.audit.files import KEY_CHANGES, KEY_FILE
 from gpuwarden.audit.note import NoteError, Signer, VerifierKey
 from gpuwarden.regular_file import open_new, open_to_read
 
-OWN_FILE = "log-key.pem"
-"""In the log's folder, where `audit.key` names none."""
 MAX_FILE_BYTES = 64 * 1024
 MAX_KEYS = 8
 _PEM = re.compile(rb"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----\n?", re.DOTALL)
@@ -57,7 +56,7 @@ def log_keys(path: Path | None, folder: Path, origin: str) -> LogKeys:
     Raises LogKeyError, and OSError where the folder's own cannot be made.
     """
     if path is None:
-        path = folder / OWN_FILE
+        path = folder / KEY_FILE
         _make(path)
     try:
         return _keys(path, origin)
@@ -103,7 +102,6 @@ def _make(path: Path) -> None:
 
 # --- statements that the key changed
 
-NAME = "key-changes"
 _MAX_BYTES = 64 * 1024
 
 
@@ -115,7 +113,7 @@ class KeyChanges:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
+        self._path = folder / KEY_CHANGES
         self.statements = self._read()
 
     def add(self, statement: str) -> None:

@@ -31,7 +31,7 @@ from gpuwarden.audit.checkpoint import (
     sign_change,
     unverified_checkpoint,
 )
-from gpuwarden.audit.files import lines_of, log_files
+from gpuwarden.audit.files import PREV_LOG, lines_of, log_files
 from gpuwarden.audit.merkle import Frontier
 from gpuwarden.audit.note import NoteError
 from gpuwarden.audit.reading import record_of
@@ -46,8 +46,6 @@ from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
 STANDARD_OUTPUT = 1
-PREV_LOG = "prev-log"
-"""In the log's folder: the last known checkpoint of a log that got lost, for a new one."""
 
 
 def audit_log(

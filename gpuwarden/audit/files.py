@@ -21,6 +21,13 @@ _LINE_LIMIT = 8 * MAX_RECORD_BYTES
 Opening = Callable[[Path], AbstractContextManager[BinaryIO]]
 """How a file is opened; raises OSError."""
 
+KEY_FILE = "log-key.pem"
+"""The key, where `audit.key` names none."""
+KEY_CHANGES = "key-changes"
+PREV_LOG = "prev-log"
+"""Last checkpoint of the log that this one replaces."""
+LOCK_FILE = "lock"
+
 
 def file_name(first_seq: int) -> str:
     """Name of the file whose first record has this number; names sort in order of numbers."""

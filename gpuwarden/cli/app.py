@@ -30,7 +30,7 @@ _GROUPS: Final = {
     "class": "Show and compare attestation classes.",
     "protection": "Check what protecting GPU nodes would do.",
     "explain": "Explain why a node or a pod is in its state.",
-    "audit": "Verify audit logs; needs no controller.",
+    "audit": "Verify audit logs, or begin a new one; needs no controller.",
     "export": "Show and replay records that could not be exported.",
     "config": "Check configurations; needs no controller.",
 }
@@ -204,6 +204,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "audit:consistency",
         "Prove that a log only grew; exits with 3 if it did not.",
         "gpuwarden audit consistency 4000 4711 /var/lib/gpuwarden/audit",
+    ),
+    "audit begin-new": Command(
+        "audit:begin_new",
+        "Begin a new log in place of one that cannot go on; the old folder is kept.",
+        "gpuwarden audit begin-new /var/lib/gpuwarden/audit",
+        "The new log has the old one's key and names its last checkpoint, so that no agent raises"
+        " an alarm. A controller that waits for its log opens the new one within five seconds.",
     ),
     "audit reverify": Command(
         "reverify:reverify_",

@@ -110,9 +110,10 @@ agent's state file [while the agent does not run](../troubleshooting.md#agents-a
 it writes the file again when it ends. An agent without state accepts the first checkpoint that it
 is shown.
 
-To begin a log in place of one that got lost, put the last known checkpoint (from the collector's
-copies, or an agent's state file) into the new folder as `prev-log`, and keep the key: the new log
-then names it, and agents that had seen as much or less raise no alarm.
+`gpuwarden audit begin-new FOLDER` begins a log in place of one that cannot go on
+([how](../audit-log.md#begin-a-new-log)). For one that got lost, put the last known checkpoint (from
+the collector's copies, or an agent's state file) into the new folder as `prev-log`, and keep the
+key: the new log then names it, and agents that had seen as much or less raise no alarm.
 
 ## Evidence
 

@@ -1,4 +1,4 @@
-"""`gpuwarden audit verify|prove|consistency`: whether a log is whole, and what it proves.
+"""`gpuwarden audit verify|prove|consistency|begin-new`: is a log whole, and what does it prove.
 
 Needs no controller.
 """
@@ -30,6 +30,8 @@ from gpuwarden.audit.files import (
     verify_collected_files,
     verify_files,
 )
+from gpuwarden.audit.new_log import LogInUseError
+from gpuwarden.audit.new_log import begin_new as begun_in
 from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.audit.proofs import NoProofError, VerifiedLog
 from gpuwarden.audit.tree_check import TreeFacts, Wanted
@@ -187,6 +189,30 @@ def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
         text = "standard input is a terminal; pipe a log into it, or name a file or folder"
         raise CliError(ExitCode.USAGE, text)
     return nullcontext(sys.stdin.buffer)
+
+
+def begin_new(folder: Path) -> None:
+    """Begin a new log in place of one that cannot go on; the old folder is kept.
+
+    Parameters
+    ----------
+    folder
+        Folder of the log that cannot go on, as `audit.dir`.
+
+    """
+    try:
+        begun = begun_in(folder)
+    except LogInUseError as error:
+        text = f"{shown(str(error))}; if its log cannot be opened, try again"
+        raise CliError(ExitCode.ERROR, text) from None
+    except OSError as error:
+        raise unreadable(error) from None
+    names = (
+        "nothing: no checkpoint can be read, so agents raise LOG_RESET"
+        if begun.prev is None
+        else f"{counted(begun.prev.head.size, 'record')} of {begun.prev.origin}"
+    )
+    sys.stdout.write(_for_people({"kept": str(begun.kept), "names": names}))
 
 
 def _log(paths: tuple[Path, ...], command: str) -> VerifiedLog:

@@ -14,6 +14,7 @@ from tests.unit.gpuwarden.cli.conftest import Cli, Terminal
     ("arguments", "code", "message"),
     [
         ("audit verify", 2, "audit verify needs a file or folder"),
+        ("audit begin-new /nowhere", 2, "/nowhere: no such file or folder"),
         ("audit verify /nowhere --expect 1", 2, "--expect: expected SEQ:DIGEST"),
         ("nodes --server nowhere", 2, "--server: expected unix:PATH or HOST:PORT, got 'nowhere'"),
         ("nodes --server :1", 2, "--server: expected unix:PATH or HOST:PORT"),
@@ -109,7 +110,7 @@ def test_a_file_that_is_missing_is_a_wrong_argument(cli: Cli, arguments: str) ->
 def test_help_names_every_command_and_exit_code(cli: Cli) -> None:
     ran = cli("--help")
     assert ran.code == 0
-    assert "audit: Verify audit logs; needs no controller." in ran.out
+    assert "audit: Verify audit logs, or begin a new one; needs no controller." in ran.out
     assert all(f"{int(code)} " in ran.out for code in ExitCode)
     assert set(MEANING) == set(ExitCode)
     assert "diff: Show where two classes differ" in cli("class", "--help").out
@@ -172,5 +173,5 @@ def test_summaries_begin_with_a_verb() -> None:
     verbs = {command.summary.partition(" ")[0] for command in COMMANDS.values()}
     assert verbs <= {
         *("List", "Show", "Explain", "Print", "Check", "Collect", "Run"),
-        *("Accept", "Quarantine", "Release", "Replay", "Verify", "Prove"),
+        *("Accept", "Quarantine", "Release", "Replay", "Verify", "Prove", "Begin"),
     }

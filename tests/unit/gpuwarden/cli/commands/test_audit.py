@@ -379,3 +379,24 @@ def test_growth_is_proven(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert (again["old"], again["new"]["size"]) == (plain["old"], 11)
     people = cli("audit", "consistency", "4", "9", str(folder)).out
     assert f"Old:    4 records, root {plain['old']['root']}\n" in people
+
+
+# --- begin-new
+
+
+def test_a_new_log_says_where_the_old_one_is_and_what_it_names(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    folder.mkdir()
+    (folder / file_name(1)).write_bytes(b"".join(CertifiedLog().records(2).checkpoint().lines))
+    ran = cli("audit", "begin-new", str(folder))
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.lines[0].split() == ["Kept:", f"{folder}.old"]
+    assert ran.lines[1] == f"Names:  3 records of {ORIGIN}"
+
+
+def test_a_new_log_that_names_nothing_says_so(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "audit").mkdir()
+    (tmp_path / "audit" / file_name(1)).write_bytes(plain_log(2))
+    ran = cli("audit", "begin-new", str(tmp_path / "audit"))
+    assert ran.code == 0
+    assert "nothing: no checkpoint can be read, so agents raise LOG_RESET" in ran.out
