@@ -35,7 +35,8 @@ async def bench(tmp_path: Path) -> Bench:
 
 def names_old(folder: Path, note: str) -> bool:
     first, *_ = records_in(folder)
-    return first["kind"] == "log.start" and first["refs"].get("prevLog") == note
+    named: object = first["refs"].get("prevLog")
+    return (first["kind"], named) == ("log.start", note)
 
 
 async def test_a_waiting_controller_goes_on_and_no_witness_raises_an_alarm(
