@@ -129,6 +129,15 @@ async def test_a_fork_of_the_same_size_is_caught_and_the_alarm_stays(cluster: Cl
     assert again == alarms
     assert again[0].startswith("CHECKPOINT_INCONSISTENT: ")
 
+    state = cluster.laptop.folder / "state" / AMPERE / FILE_NAME
+    state.unlink()
+    await cluster.laptop.stop_agent(AMPERE)
+    assert codes(cluster) == ["CHECKPOINT_INCONSISTENT"]  # written again when it ended
+    state.unlink()
+    await cluster.laptop.start_agent(NODE)
+    await cluster.eligible()
+    assert (await cluster.readyz())[1] == []
+
 
 async def test_a_log_that_was_cut_back_is_caught(cluster: Cluster) -> None:
     await cluster.restart_controller()
