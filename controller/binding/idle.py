@@ -121,6 +121,12 @@ def _holding(record: GpuRecord) -> Iterator[Holding]:
         yield Holding(record.gpu, record.node, holder.pod, holder.reservation)
 
 
+def _is_held(holding: Holding, ledger: LedgerSnapshot) -> bool:
+    entry = ledger.get(holding.gpu)
+    held = () if entry is None else _holding(entry.record)
+    return any((x.node, x.key) == (holding.node, holding.key) for x in held)
+
+
 UidOf = Callable[[str], str | None]
 """UID in the API of a pod that its node knows by this one; None where there is none."""
 
@@ -213,6 +219,14 @@ class IdleWatch:
     def forget(self, node: str) -> IdleChanges:
         """The node is gone."""
         return IdleChanges(ended=tuple(_told(self._seen.pop(node, {}).values())))
+
+    def without_report(self, node: str, ledger: LedgerSnapshot) -> IdleChanges:
+        """The node is silent: what the ledger has no bound pod for any more has ended."""
+        seen = self._seen.get(node, {})
+        over = {key: x for key, x in seen.items() if not _is_held(x.holding, ledger)}
+        for key in over:
+            del seen[key]
+        return IdleChanges(ended=tuple(_told(over.values())))
 
     def standing(self) -> tuple[IdleGpu, ...]:
         """All that are told, the longest idle first."""

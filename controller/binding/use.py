@@ -388,6 +388,16 @@ class FaultWatch:
         self._counts.update(x.kind for x in found)
         return found
 
+    def without_report(self, node: str, pods: BoundPods) -> FaultChanges:
+        """The node is silent: a fault of a pod that was known and is gone has ended."""
+        seen = self._seen.get(node, {})
+        over = {x: count for x, count in seen.items() if _has_lost_its_pod(x, pods)}
+        for fault in over:
+            del seen[fault]
+        ended = tuple(x for x, count in over.items() if count == ENOUGH)
+        self._counts.subtract(x.kind for x in ended)
+        return FaultChanges((), ended)
+
     def standing(self) -> Iterator[UseFault]:
         """All that exist."""
         for faults in self._seen.values():
@@ -396,6 +406,15 @@ class FaultWatch:
     def counts(self) -> Mapping[UseFaultKind, int]:
         """How many exist of each kind."""
         return {kind: count for kind, count in self._counts.items() if count}
+
+
+def _has_lost_its_pod(fault: UseFault, pods: BoundPods) -> bool:
+    """False where no pod was ever known: then nobody can tell."""
+    pod = fault.pod
+    if pod is None or pod.name is None or pod.uid is None:
+        return False
+    found = pods.named(pod.namespace, pod.name)
+    return found is None or found.pod.uid != pod.uid
 
 
 def _order(fault: UseFault) -> tuple[str, str, str, str, str]:

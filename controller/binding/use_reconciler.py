@@ -1,9 +1,10 @@
 """Records kubelet's allocations, reports mismatches with the ledger, and evicts pods.
 
 Each accepted evidence of a node is looked at once. A GPU that kubelet has given to a managed pod
-gets its record. A mismatch is reported when it begins and when it ends. Where the policy says so,
-one replica evicts. When a GPU without a record is free again, waiting pods are requeued. What
-fails is tried again with the next report. Must not decide or release anything.
+gets its record. A mismatch is reported when it begins and when it ends; on a silent node it ends
+with its pod. Where the policy says so, one replica evicts. When a GPU without a record is free
+again, waiting pods are requeued. What fails is tried again with the next report. Must not decide
+or release anything.
 """
 
 import asyncio
@@ -143,6 +144,7 @@ class UseReconciler:
             await self._compare(node, acceptance)
             if position % _BREATH == 0:
                 await asyncio.sleep(0)
+        self._end_of_silent_nodes()
         self._account()
         if self.may_evict():
             await self._evict()
@@ -196,6 +198,14 @@ class UseReconciler:
             self._looked_at[name] = found
             if now_ns < found.fresh_until_ns:
                 yield node, found
+
+    def _end_of_silent_nodes(self) -> None:
+        """No report of theirs ends anything: what depends on a pod or record ends with it."""
+        now_ns, ledger = self.boottime_ns(), self.store.snapshot()
+        for node, last in self._looked_at.items():
+            if now_ns >= last.fresh_until_ns:
+                self._report_changes(self._faults.without_report(node, self.pods))
+                self._report_idle(self._idle.without_report(node, ledger))
 
     async def _compare(self, node: NodeView, acceptance: Acceptance) -> None:
         report = self.report(node.name)

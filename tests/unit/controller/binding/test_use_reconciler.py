@@ -310,6 +310,41 @@ async def test_a_node_that_is_gone_ends_what_stood() -> None:
     assert sink.ended == ["unreserved_use GPU-a"]
 
 
+async def test_a_fault_of_a_silent_node_ends_when_its_pod_is_gone() -> None:
+    world = World()
+    world.fits = world.evicts = False
+    use_reconciler, sink = world.replica()
+    await world.rounds(use_reconciler, "GPU-a", count=4)
+    assert sink.begun == ["unfit_gpu GPU-a"]
+    (pod,) = world.pods.pods
+    world.pods.pods.clear()
+    await use_reconciler.round()
+    assert sink.ended == []  # its next report tells
+    world.pods.pods.append(pod)
+    world.clock.advance(3600)
+    await use_reconciler.round()
+    assert sink.ended == []
+    world.pods.pods[:] = [bound(uid="another")]
+    await use_reconciler.round()
+    assert (sink.ended, sink.counts) == (["unfit_gpu GPU-a"], {})
+    assert use_reconciler.now().faults == ()
+    await use_reconciler.round()
+    assert sink.ended == ["unfit_gpu GPU-a"]
+
+
+async def test_a_fault_of_a_silent_node_without_a_known_pod_stays() -> None:
+    world = World()
+    world.pods.pods.clear()
+    use_reconciler, sink = world.replica()
+    for _ in range(2):
+        world.says("GPU-a", users={"GPU-b": {"uid-x", None}})
+        await use_reconciler.round()
+    assert len(sink.begun) == 3
+    world.clock.advance(3600)
+    await use_reconciler.round()
+    assert (sink.ended, len(use_reconciler.now().faults)) == ([], 3)
+
+
 async def test_a_pod_with_a_gpu_that_it_must_not_have_is_evicted_where_the_policy_says_so() -> None:
     world = World()
     world.fits = world.evicts = False
@@ -424,6 +459,25 @@ async def test_idle_gpus_of_a_node_that_is_gone_are_told_as_ended() -> None:
     world.show()
     await use_reconciler.round()
     assert sink.idle == ["idle GPU-a", "ended GPU-a"]
+
+
+@pytest.mark.parametrize("state", [HolderState.RELEASING, HolderState.RELEASED])
+async def test_an_idle_gpu_of_a_silent_node_ends_with_its_reservation(state: HolderState) -> None:
+    world = World()
+    use_reconciler, sink = world.replica()
+    await reserved(world)
+    await idle_for(world, use_reconciler, 36)
+    world.clock.advance(3600)
+    await use_reconciler.round()
+    assert (sink.idle, len(use_reconciler.now().idle)) == (["idle GPU-a"], 1)
+    old = world.store.snapshot().get("GPU-a")
+    assert old is not None
+    (held,) = old.record.holders
+    new = replace(old.record, holders=(replace(held, state=state),), version=9)
+    assert await world.store.compare_and_set(old, new)
+    await use_reconciler.round()
+    assert (sink.idle, sink.idle_count) == (["idle GPU-a", "ended GPU-a"], 0)
+    assert use_reconciler.now().idle == ()
 
 
 async def test_accounts_are_told_now_and_then_and_at_the_end() -> None:
