@@ -108,11 +108,18 @@ class ClusterNodes:
         self._cache = cache
         self._stale_after_ns = stale_after_ns
         self._map_names = map_names or MapNames()
+        self._nodes = _Values(cache.objects)
 
     def snapshot(self) -> DirectorySnapshot:
-        """What is known now; stale from the start until the first list is in."""
+        """What is known now; stale from the start until the first list is in.
+
+        `nodes` is the same object until a node changes.
+        """
+        nodes, entries = self._nodes, self._cache.objects
+        if nodes.entries is not entries:
+            nodes = self._nodes = _Values(entries)
         return DirectorySnapshot(
-            _Values(self._cache.objects),
+            nodes,
             self._cache.fresh_until_ns(self._stale_after_ns),
             self._map_names.only,
         )
@@ -125,19 +132,19 @@ class ClusterNodes:
 class _Values(Mapping[str, KnownNode]):
     """The values of entries, not copied."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("entries",)
 
     def __init__(self, entries: Mapping[str, Entry[KnownNode]]) -> None:
-        self._entries = entries
+        self.entries = entries
 
     def __getitem__(self, name: str) -> KnownNode:
-        return self._entries[name].value
+        return self.entries[name].value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
 
 ENFORCE_LABEL: Final = "gpuwarden.dev/enforce"

@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.view import FleetSnapshot, GpuView, NodeState
 from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.telemetry import names
@@ -19,25 +18,6 @@ class FleetCounts:
     nodes: Counter[str]
     gpus: Counter[str]
     classes: int
-
-
-def without_deleted(
-    fleet: FleetSnapshot, directory: DirectorySnapshot, now_ns: int
-) -> FleetSnapshot:
-    """The fleet without nodes that are in the cluster no more: else they would be stale for ever.
-
-    While the directory is too old, nobody knows which these are.
-    """
-    there = directory.nodes.keys()
-    if now_ns >= directory.fresh_until_ns or fleet.nodes.keys() <= there:
-        return fleet
-    nodes = {name: node for name, node in fleet.nodes.items() if name in there}
-    by_hash = {
-        digest: frozenset(left)
-        for digest, names in fleet.nodes_by_hash.items()
-        if (left := names & nodes.keys())
-    }
-    return FleetSnapshot(nodes, by_hash, fleet.version)
 
 
 def count_fleet(fleet: FleetSnapshot, now_ns: int) -> FleetCounts:

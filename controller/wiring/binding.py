@@ -400,7 +400,7 @@ def _use_reconciler(
         store=sources.cluster.reservations,
         pods=cluster.bound_pods,
         ids=ids,
-        fleet=sources.fleet,
+        fleet=lambda: scenes.now().fleet,
         report=reports.of,
         fits=fits,
         is_firm=lambda: reconciliation.is_firm,

@@ -21,6 +21,7 @@ from controller.binding.use_reconciler import UseNow
 from controller.explain.node import RecentRefusals
 from controller.export.inventory import InventoryExport
 from controller.fleet.directory import NodeDirectory
+from controller.fleet.present import PresentFleet
 from controller.fleet.quarantine import QuarantineEntries, QuarantineFate
 from controller.fleet.registry import Changes, FleetRegistry
 from controller.kube.certificates import ManagedCertificates
@@ -37,7 +38,7 @@ from controller.policies.in_force import PolicyInForce, PolicySource
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.record import Record
 from controller.recorders.fleet_page import fleet_page
-from controller.recorders.gauges import FleetGauges, count_fleet, without_deleted
+from controller.recorders.gauges import FleetGauges, count_fleet
 from controller.recorders.http import ApiRecorder
 from controller.recorders.listeners import ListenerRecorder
 from controller.recorders.people import PeopleRecorder
@@ -223,9 +224,9 @@ def assemble(
     )
     denials = QuarantineEntries(store.store, partial(recorder.denial, fate=QuarantineFate.EXISTS))
     streams = StreamTable()
-    known_fleet = KnownFleet(registry, directory, conditions.policy)
+    present, known_fleet = _fleets(registry, conditions, streams)
     scenes = Scenes(
-        registry.snapshot,
+        present.snapshot,
         conditions.policy,
         conditions.now,
         InsecureStaticHashes(settings.static_hashes),
@@ -251,7 +252,7 @@ def assemble(
     verifier = Verifier(verifier_settings(settings), spire=spire.facts)
     intake = evidence_intake(verifier, conditions, denials, registry, recorder)
     render_metrics = _metrics_page(
-        instruments, svids, registry, conditions, spire, cluster=cluster, binding=binding
+        instruments, svids, present, conditions, spire, cluster=cluster, binding=binding
     )
     state = ControllerState(
         loaded=loaded,
@@ -270,7 +271,14 @@ def assemble(
     here = partial(installation, settings, cluster, recorder.alarms, conditions)
     query = None
     if cluster is not None:
-        query = pod_query(settings, cluster, binding, verbs, fleet=known_fleet, clock=clock)
+        query = pod_query(
+            settings,
+            cluster,
+            binding,
+            verbs,
+            fleet=KnownFleet(registry, directory, conditions.policy),  # pods may outlive nodes
+            clock=clock,
+        )
     services = RpcServices(
         attestation=attestation_service(
             settings,
@@ -303,7 +311,7 @@ def assemble(
         ),
         support=SupportServicer(state.parts),
         audit=audit_service(
-            settings, fleet=known_fleet, installation=here, witnesses=streams.witnesses
+            settings, fleet=registry, installation=here, witnesses=streams.witnesses
         ),
     )
     listeners = Listeners(
@@ -312,9 +320,7 @@ def assemble(
             ops_app(
                 conditions.readiness,
                 render_metrics,
-                _fleet_page(known_fleet, directory, binding, clock)
-                if settings.metrics.fleet
-                else None,
+                _fleet_page(known_fleet, binding, clock) if settings.metrics.fleet else None,
             ),
             settings.listen.ops,
             observer=ListenerRecorder("ops", instruments),
@@ -424,6 +430,15 @@ def _directory(directory: NodeDirectory | None, cluster: Cluster | None) -> Node
     return cluster.nodes
 
 
+def _fleets(
+    registry: FleetRegistry, conditions: Conditions, streams: StreamTable
+) -> tuple[PresentFleet, KnownFleet]:
+    """By what pods are judged, and what people see."""
+    directory, boottime_ns = conditions.directory, conditions.clock.boottime_ns
+    present = PresentFleet(registry, directory, streams.is_connected, boottime_ns)
+    return present, KnownFleet(present, directory, conditions.policy)
+
+
 def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> PolicySource | None:
     if settings.policy.source is PolicyOrigin.FILE:
         path, opaque_hashes = settings.policy.file, settings.insecure_static_hashes
@@ -497,7 +512,7 @@ def _log_identity(settings: ControllerSettings) -> LogIdentity:
 def _metrics_page(
     instruments: Instruments,
     svids: SvidWatcher,
-    registry: FleetRegistry,
+    fleet: PresentFleet,
     conditions: Conditions,
     spire: SpireConfirmation,
     *,
@@ -511,8 +526,7 @@ def _metrics_page(
 
     def render_page(*, exemplars: bool = False) -> bytes:
         now_ns = conditions.clock.boottime_ns()
-        fleet = without_deleted(registry.snapshot(), conditions.directory.snapshot(), now_ns)
-        gauges.set_fleet(count_fleet(fleet, now_ns))
+        gauges.set_fleet(count_fleet(fleet.snapshot(), now_ns))
         gauges.set_svid(svids.facts())
         if cluster is not None:
             cluster.set_gauges()
@@ -531,13 +545,12 @@ def _metrics_page(
 
 
 def _fleet_page(
-    fleet: KnownFleet, directory: NodeDirectory, binding: BindingParts | None, clock: Clock
+    fleet: KnownFleet, binding: BindingParts | None, clock: Clock
 ) -> Callable[[], Callable[[], bytes]]:
     """Takes snapshots; what it returns makes series of all nodes and GPUs of them."""
 
     def take() -> Callable[[], bytes]:
-        now_ns = clock.boottime_ns()
-        now = without_deleted(fleet.snapshot(), directory.snapshot(), now_ns)
+        now, now_ns = fleet.snapshot(), clock.boottime_ns()
         if binding is None or not binding.reserves:
             return partial(fleet_page, now, None, UseNow(), now_ns)
         ledger, to_record = binding.store.snapshot(), binding.to_record()

@@ -30,7 +30,7 @@ from controller.placement.snapshot import Scenes
 from controller.policy import Policy
 from controller.recorders.trust import WitnessAlarms
 from controller.rpc.audit_log import AuditServicer
-from controller.rpc.fleet import FleetServicer, KnownFleet
+from controller.rpc.fleet import Fleet, FleetServicer, KnownFleet
 from controller.rpc.services import PlacementServicer
 from controller.rpc.tenants import AboutPods
 from controller.settings import ControllerSettings
@@ -150,7 +150,7 @@ def pod_query(
 def audit_service(
     settings: ControllerSettings,
     *,
-    fleet: KnownFleet,
+    fleet: Fleet,
     installation: Callable[[], Installation],
     witnesses: Callable[[], Iterable[tuple[str, WitnessedCheckpoint]]],
 ) -> AuditServicer:
@@ -174,7 +174,7 @@ def _logs(
     return {settings.origin, *of_pods, *sorted(kept)[:_MOST_LOGS]}
 
 
-def _with_serial(fleet: KnownFleet, serial: str) -> Iterable[str]:
+def _with_serial(fleet: Fleet, serial: str) -> Iterable[str]:
     accepted = (x.acceptance for x in fleet.snapshot().nodes.values() if x.acceptance is not None)
     return {gpu.uuid for x in accepted for gpu in x.gpus if gpu.serial == serial}
 

@@ -21,33 +21,39 @@ from tests.fakes.eventually import eventually
 
 
 async def test_nodes_come_from_the_api_and_enrolled_gpus_go_there(cluster: FakeCluster) -> None:
-    async with cluster.controller() as here, here.client() as node:
-        await here.reason("list of", wanted=False)
-        await node.accepted()
-        assert await here.metric('gpuwarden_nodes{state="eligible"}') == 1
-        kept = cluster.api.objects.get("nodeenrollments", "node-1")
-        _, record = read_enrollment(json.dumps(kept).encode())
-        assert record.instance == node.instance
-        assert record.node_uid == cluster.api.objects.get("nodes", "node-1")["metadata"]["uid"]
-        assert record.gpus
-        assert await here.refusal("node-2") == "NODE_UNKNOWN"
-        cluster.api.create("nodes", {"metadata": {"name": "node-2"}})
+    async with cluster.controller(metrics__fleet="true") as here:
+        async with here.client() as node:
+            await here.reason("list of", wanted=False)
+            await node.accepted()
+            assert await here.metric('gpuwarden_nodes{state="eligible"}') == 1
+            kept = cluster.api.objects.get("nodeenrollments", "node-1")
+            _, record = read_enrollment(json.dumps(kept).encode())
+            assert record.instance == node.instance
+            assert record.node_uid == cluster.api.objects.get("nodes", "node-1")["metadata"]["uid"]
+            assert record.gpus
+            assert await here.refusal("node-2") == "NODE_UNKNOWN"
+            cluster.api.create("nodes", {"metadata": {"name": "node-2"}})
 
-        async def admitted() -> bool | None:
-            async with here.client("node-2") as other:
-                await other.hello()
-                return not isinstance(await other.read(), Ended) or None
+            async def admitted() -> bool | None:
+                async with here.client("node-2") as other:
+                    await other.hello()
+                    return not isinstance(await other.read(), Ended) or None
 
-        await eventually(admitted, "the new node is admitted")
-        cluster.api.delete("nodes", "node-1")
+            await eventually(admitted, "the new node is admitted")
+            requirement = gpu_pod(**{"gpuwarden.dev/min-level": "L0"})
+            await here.passes(requirement, ["node-1"], "placement")
+            assert 'node="node-1"' in (await here.get("/metrics/fleet"))[1]
+            cluster.api.delete("nodes", "node-1")
 
-        async def refused() -> bool | None:
-            return await here.refusal("node-1") == "NODE_UNKNOWN" or None
+            async def refused() -> bool | None:
+                return await here.refusal("node-1") == "NODE_UNKNOWN" or None
 
-        await eventually(refused, "the deleted node is refused")
+            await eventually(refused, "the deleted node is refused")
         for state in ("eligible", "stale", "revoked", "refused"):
-            assert await here.metric(f'gpuwarden_nodes{{state="{state}"}}') == 0
+            await here.metric_is(f'gpuwarden_nodes{{state="{state}"}}', 0)
         assert await here.metric('gpuwarden_gpus{state="usable"}') == 0
+        assert 'node="node-1"' not in (await here.get("/metrics/fleet"))[1]
+        assert (await here.filtered(requirement))["NodeNames"] == []
         assert await here.metric('gpuwarden_kube_objects{resource="nodes"}') == 1
         assert await here.metric('gpuwarden_kube_age_seconds{resource="nodes"}') is not None
 

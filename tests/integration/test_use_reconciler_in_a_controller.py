@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from grpc import aio
+
 from gpuwarden.evidence.model import Allocation, GpuProcess
+from gpuwarden.wire.v1 import fleet_pb2, fleet_pb2_grpc, placement_pb2, placement_pb2_grpc
 from tests.builders.admitted_pods import container, new_pod
 from tests.fakes.cluster import GPUS, FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
+from tests.hang import HANG_S
 
 POLICY = """\
 apiVersion: config.gpuwarden.dev/v1alpha1
@@ -109,6 +113,30 @@ async def test_unreserved_use_is_reported_once(cluster: FakeCluster) -> None:
         await eventually(over, "it is over")
         assert (await kinds(here)).count("reservation.unreserved") == 1
         assert cluster.api.objects.all("gpureservations") == {}
+
+
+async def test_a_deleted_node_s_use_ends_and_its_pod_keeps_reservation_and_trace(
+    cluster: FakeCluster,
+) -> None:
+    async with cluster.live(policy__file=policy(cluster.folder, POLICY)) as here:
+        running(cluster, "train-0")
+        plain = allocation("plain", GPUS[0], "team-b")
+        here.agent.allocations = (plain, allocation("train-0", GPUS[1]))
+        await here.state_of(GPUS[1], "Confirmed")
+        faults = 'gpuwarden_gpu_use_faults{kind="unreserved_use"}'
+        await here.controller.metric_is(faults, 1)
+        cluster.api.delete("nodes", "node-1")
+        await here.controller.metric_is(faults, 0)
+        await here.state_of(GPUS[1], "Releasing")
+        async with aio.insecure_channel(f"unix:{here.controller.addresses.local}") as channel:
+            placement: Any = placement_pb2_grpc.PlacementServiceStub(channel)
+            asked = placement_pb2.ExplainPodRequest(namespace="team-a", name="train-0")
+            trace = await placement.ExplainPod(asked, timeout=HANG_S)
+            fleet: Any = fleet_pb2_grpc.FleetServiceStub(channel)
+            listed = await fleet.ListNodes(fleet_pb2.ListNodesRequest(), timeout=HANG_S)
+        by_node = {x.name: x.state for x in trace.stages if x.source == "evidence of node-1"}
+        assert by_node == {"kubelet": "reached", "nvml": "waiting"}
+        assert list(listed.nodes) == []
 
 
 async def test_in_report_mode_no_use_is_called_unreserved(cluster: FakeCluster) -> None:

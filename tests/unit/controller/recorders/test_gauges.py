@@ -1,7 +1,6 @@
 """Gauges of the fleet and of our SVID."""
 
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.recorders.gauges import FleetGauges, count_fleet, without_deleted
+from controller.recorders.gauges import FleetGauges, count_fleet
 from gpuwarden.evidence.model import LostGpu
 from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.reasons import ReasonCode
@@ -38,19 +37,6 @@ def test_the_fleet_is_counted_by_state() -> None:
     }
     assert dict(counts.gpus) == {"usable": 5, "lost": 1, "unhealthy": 1}
     assert counts.classes == 2
-
-
-def test_a_node_that_was_deleted_from_the_cluster_is_not_stale_for_ever() -> None:
-    """Autoscalers delete nodes all day."""
-    gone = acceptance(fresh_until_ns=1, attestation_hash=HASH_B)
-    fleet = fleet_of(node_view("a"), node_view("b", acceptance=gone))
-    directory = DirectorySnapshot({"a": KnownNode(), "new": KnownNode()}, fresh_until_ns=60 * S)
-    counts = count_fleet(without_deleted(fleet, directory, 60 * S - 1), 50 * S)
-    assert {x: count for x, count in counts.nodes.items() if count} == {"eligible": 1}
-    assert (counts.gpus.total(), counts.classes) == (2, 1)
-    assert without_deleted(fleet, directory, 60 * S) is fleet
-    both = DirectorySnapshot({"a": KnownNode(), "b": KnownNode()})
-    assert without_deleted(fleet, both, 0) is fleet
 
 
 def test_gauges_show_the_present_and_counters_only_what_is_new() -> None:
