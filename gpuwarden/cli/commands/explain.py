@@ -261,7 +261,8 @@ def _waiting(found: placement_pb2.ExplainPodResponse, output: Format) -> str:
         return head
     first = found.rejections[0]
     advice = "" if found.passing else _advice(first.code, "".join(first.nodes[:1]))
-    return f"{head}Rejected:\n{on_screen(REJECTIONS, found.rejections, output)}{advice}"
+    below = f"\n{advice}" if advice else ""
+    return f"{head}Rejected:\n{on_screen(REJECTIONS, found.rejections, output)}{below}"
 
 
 def _advice(code: str, node: str = "") -> str:
