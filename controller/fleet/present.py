@@ -41,23 +41,21 @@ class PresentFleet:
         self._directory = directory
         self._is_connected = is_connected
         self._boottime_ns = boottime_ns
-        self._listed: tuple[Mapping[str, object], frozenset[str]] = ({}, frozenset())
-        """Of the directory, and their names."""
-        self._made = _Made(EMPTY_FLEET, frozenset(), frozenset(), frozenset(), EMPTY_FLEET)
+        self._made = _Made(EMPTY_FLEET, {}, frozenset(), frozenset(), EMPTY_FLEET)
 
     def snapshot(self) -> FleetSnapshot:
         """The fleet now; the same object until something changes. Threads may ask too."""
         fleet, directory, made = self._fleet.snapshot(), self._directory.snapshot(), self._made
         if self._boottime_ns() >= directory.fresh_until_ns:
             return fleet
-        names = self._names(directory.nodes)
-        is_same = fleet is made.whole and names is made.names
-        absent = made.absent if is_same else _absent(fleet, names)
+        listed = directory.nodes
+        is_same = fleet is made.whole and listed is made.listed
+        absent = made.absent if is_same else frozenset(x for x in fleet.nodes if x not in listed)
         gone = frozenset(x for x in absent if not self._is_connected(x))
         if fleet is not made.whole or gone != made.gone:
-            made = _Made(fleet, names, absent, gone, _without(fleet, gone))
+            made = _Made(fleet, listed, absent, gone, _without(fleet, gone))
         elif not is_same:
-            made = replace(made, names=names, absent=absent)
+            made = replace(made, listed=listed, absent=absent)
         self._made = made
         return made.left
 
@@ -65,28 +63,16 @@ class PresentFleet:
         """As the verified fleet; the directory is read with each change."""
         return self._fleet.subscribe(notify)
 
-    def _names(self, listed: Mapping[str, object]) -> frozenset[str]:
-        known, names = self._listed
-        if known is not listed:
-            names = frozenset(listed)
-            self._listed = (listed, names)
-        return names
-
 
 @dataclass(frozen=True, slots=True)
 class _Made:
     whole: FleetSnapshot
-    names: frozenset[str]
-    """In the directory."""
+    listed: Mapping[str, object]
+    """By the directory."""
     absent: frozenset[str]
     """From the directory."""
     gone: frozenset[str]
     left: FleetSnapshot
-
-
-def _absent(fleet: FleetSnapshot, names: frozenset[str]) -> frozenset[str]:
-    nodes = fleet.nodes.keys()
-    return frozenset() if nodes <= names else frozenset(x for x in nodes if x not in names)
 
 
 def _without(fleet: FleetSnapshot, gone: frozenset[str]) -> FleetSnapshot:
