@@ -168,7 +168,7 @@ class V1:
             await response.prepare(request)
             with suppress(TimeoutError, ConnectionError):
                 async with asyncio.timeout(self._stream_s):
-                    async for piece in self._pieces():
+                    async for piece in self._pieces(lambda: _is_gone(request)):
                         await response.write(piece)
             with suppress(ConnectionError):
                 await response.write_eof()
@@ -178,7 +178,7 @@ class V1:
                 del self._streams[caller]
         return response
 
-    async def _pieces(self) -> AsyncIterator[bytes]:
+    async def _pieces(self, is_gone: Callable[[], bool]) -> AsyncIterator[bytes]:
         """What has changed since the last look; first that the stream is there."""
         ledger = self._reading.facts().ledger
         known = self._news.look(self._reading.facts())
@@ -186,6 +186,8 @@ class V1:
         quiet_s = 0.0
         while True:
             await asyncio.sleep(_LOOK_S)
+            if is_gone():
+                return
             quiet_s += _LOOK_S
             facts = self._reading.facts()
             version = self._news.look(facts)
@@ -199,6 +201,11 @@ class V1:
             elif quiet_s >= _HEARTBEAT_S:
                 yield b": still here\n\n"
                 quiet_s = 0.0
+
+
+def _is_gone(request: web.Request) -> bool:
+    """Whether its connection has ended: the stream of a page that was left counts no more."""
+    return request.transport is None or request.transport.is_closing()
 
 
 _OF_KNOWN: Final = frozenset({ReasonCode.ROLE_DENIED, ReasonCode.ACCESS_REVIEW_UNAVAILABLE})

@@ -38,6 +38,7 @@ from tests.builders.audit_log import log
 from tests.builders.evidence import Scene
 from tests.builders.fleet_views import acceptance, fleet, healthy, node
 from tests.builders.inventory import gpu, inventory
+from tests.fakes.eventually import eventually
 from tests.fakes.http_api import ApiWorld, api_world
 from tests.hang import HANG_S
 
@@ -357,6 +358,21 @@ async def test_nobody_takes_the_streams_of_all(tmp_path: Path) -> None:
         assert (status, problem["error"]) == (503, "8 streams of this caller are open")
         anna = await open_.enter_async_context(world.session("anna-token"))
         assert (await open_.enter_async_context(anna.get("/v1/events"))).status == 200
+
+
+async def test_the_stream_of_a_page_that_was_left_counts_no_more(tmp_path: Path) -> None:
+    """Long before it would have ended by itself."""
+    limit_s = 10 * HANG_S
+    async with api_world(tmp_path, stream_s=limit_s, others=Rate(1e6, 10**6)) as world:
+        for _ in range(8):
+            async with world.session("reader") as client, client.get("/v1/events") as answer:
+                assert answer.status == 200
+
+        async def is_let_in() -> bool | None:
+            async with world.session("reader") as client, client.get("/v1/events") as answer:
+                return answer.status == 200 or None
+
+        await eventually(is_let_in, "a place for one more stream")
 
 
 # --- the audit log
