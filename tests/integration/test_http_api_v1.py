@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import math
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -21,6 +22,7 @@ from controller.explain.pod_views import SeenPod
 from controller.people.rights import INSPECT, OPERATE, read_pods
 from controller.placement.explanation import FitReport, NodeFit
 from controller.record import Record
+from controller.web import v1
 from controller.web.viewers import COOKIE, GROUP_HEADER, USER_HEADER
 from gpuwarden.audit.archived_evidence import FOLDER
 from gpuwarden.audit.files import file_name
@@ -360,8 +362,11 @@ async def test_nobody_takes_the_streams_of_all(tmp_path: Path) -> None:
         assert (await open_.enter_async_context(anna.get("/v1/events"))).status == 200
 
 
-async def test_the_stream_of_a_page_that_was_left_counts_no_more(tmp_path: Path) -> None:
-    """Long before it would have ended by itself."""
+async def test_the_stream_of_a_page_that_was_left_counts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before it would have ended by itself, and though nothing is written to it."""
+    monkeypatch.setattr(v1, "_HEARTBEAT_S", math.inf)
     limit_s = 10 * HANG_S
     async with api_world(tmp_path, stream_s=limit_s, others=Rate(1e6, 10**6)) as world:
         for _ in range(8):
