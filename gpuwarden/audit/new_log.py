@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from shutil import rmtree
 from typing import Final
 
 from gpuwarden.audit.checkpoint import Checkpoint, unverified_checkpoint
@@ -51,17 +52,25 @@ def begin_new(folder: Path) -> Begun:
         note = last_checkpoint(folder)
         new = folder.with_name(f"{folder.name}.new")
         new.mkdir(mode=0o700)
-        for name in (KEY_FILE, KEY_CHANGES):
-            with suppress(FileNotFoundError), open_to_read(folder / name) as file:
-                _write(new / name, file.read(_MAX_FILE))
-        if note is not None:
-            _write(new / PREV_LOG, note.encode())
-        _sync(new)
+        try:
+            _fill(new, folder, note)
+        except BaseException:
+            rmtree(new)  # with a full disk, for example: it can be run again
+            raise
         kept = _free_name(folder)
         folder.rename(kept)
         new.rename(folder)
         _sync(folder.parent)
     return Begun(kept, None if note is None else unverified_checkpoint(note))
+
+
+def _fill(new: Path, folder: Path, note: str | None) -> None:
+    for name in (KEY_FILE, KEY_CHANGES):
+        with suppress(FileNotFoundError), open_to_read(folder / name) as file:
+            _write(new / name, file.read(_MAX_FILE))
+    if note is not None:
+        _write(new / PREV_LOG, note.encode())
+    _sync(new)
 
 
 def last_checkpoint(folder: Path) -> str | None:

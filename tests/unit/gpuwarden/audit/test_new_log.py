@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.audit.files import file_name
+from gpuwarden.audit.files import KEY_FILE, file_name
 from gpuwarden.audit.new_log import LogInUseError, begin_new, last_checkpoint
 from tests.builders.certified_log import CertifiedLog
 
@@ -99,3 +99,14 @@ def test_only_records_that_certify_count_of_whatever_version(folder: Path) -> No
     alarm = json.dumps({"kind": "log.alarm", "refs": {"checkpoint": note}}).encode()
     write(folder, [*log.lines[:-1], newer.replace(b"audit/v1", b"audit/v9"), alarm + b"\n"])
     assert last_checkpoint(folder) == expected
+
+
+def test_what_fails_leaves_nothing_behind_and_can_be_run_again(folder: Path) -> None:
+    """Here its key is no file; a full disk ends it at the same place."""
+    write(folder, CertifiedLog().checkpoint().lines)
+    (folder / KEY_FILE).mkdir()
+    with pytest.raises(OSError, match="regular file"):
+        begin_new(folder)
+    assert list(folder.parent.iterdir()) == [folder]
+    (folder / KEY_FILE).rmdir()
+    assert begin_new(folder).prev is not None
