@@ -20,7 +20,7 @@ class Fleet(Protocol):
         """The fleet now; the same object until something changes."""
 
     def subscribe(self, notify: Callable[[], None], /) -> Callable[[], None]:
-        """Call `notify` after each change; returns the way to stop that."""
+        """Call `notify` in the event loop after each change; returns the way to stop that."""
 
 
 class PresentFleet:

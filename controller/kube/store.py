@@ -43,8 +43,8 @@ class PendingRequest:
     key: str
     seen: set[str] = field(default_factory=set)
     """Versions that were known before, or that the cache showed meanwhile."""
-    is_told: bool = False
-    """The watch told of the object meanwhile."""
+    is_shown: bool = False
+    """The watch showed the object, or its end, meanwhile."""
     is_overtaken: bool = False
     """A list was taken meanwhile."""
 
@@ -108,7 +108,7 @@ class MutationCache(Generic[T]):
 
     def miss(self, request: PendingRequest) -> bool:
         """The request found no object; False if that does not say what became of it."""
-        if request.is_told or request.is_overtaken:
+        if request.is_shown or request.is_overtaken:
             return False
         known = self.known.get(request.key)
         is_late = known is not None and request.key not in self.missing and self._can_end(known)
@@ -144,7 +144,7 @@ class MutationCache(Generic[T]):
             del self._ahead[key]
         for request in self._pending:
             if request.key == key:
-                request.is_told = True
+                request.is_shown = True
                 request.seen |= set() if entry is None else {entry.version}
         if entry is None:
             self._remove(key)
@@ -204,7 +204,7 @@ class ObjectStore(Generic[T]):
         self._first_read_s = first_read_s
         self._late_watch_s = late_watch_s
         self._news = asyncio.Event()
-        """Set, and replaced, when the watch or a list has told something."""
+        """Set, and replaced, when the watch or a list has shown something."""
         self._objects: MutationCache[T] = MutationCache(is_over)
         self._writing = asyncio.Semaphore(_AT_ONCE)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -318,7 +318,7 @@ class ObjectStore(Generic[T]):
         """Read what the object is now; read again where a list came in between.
 
         One that is gone, and had not come to its end for all that is known, may have come to it
-        since: wait for the watch to tell. Raises `unavailable` where that takes too long.
+        since: wait for the watch to show it. Raises `unavailable` where that takes too long.
         """
         for _ in range(_MOST_RACES):
             with self._objects.begin(key) as request:
@@ -329,7 +329,7 @@ class ObjectStore(Generic[T]):
                         raise self.error_about(key, error) from None
                     if self._objects.miss(request):
                         return
-                    await self._hear_of(request)
+                    await self._wait_for_watch(request)
                 else:
                     if self._take_answer(request, body):
                         return
@@ -353,11 +353,11 @@ class ObjectStore(Generic[T]):
         async with self._writing:
             return await ask()
 
-    async def _hear_of(self, request: PendingRequest) -> None:
-        """Wait until the watch or a list has told of the object; raises `unavailable`."""
+    async def _wait_for_watch(self, request: PendingRequest) -> None:
+        """Wait until the watch or a list has shown the object; raises `unavailable`."""
         try:
             async with asyncio.timeout(self._late_watch_s):
-                while not (request.is_told or request.is_overtaken):
+                while not (request.is_shown or request.is_overtaken):
                     await self._news.wait()
         except TimeoutError:
             text = "it is gone, and the watch has not shown yet whether it ended"

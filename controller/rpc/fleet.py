@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 
@@ -25,6 +25,7 @@ from controller.explain.gpus import Holders, add_states, nobody
 from controller.explain.node import findings, pin_document
 from controller.explain.status import Installation, status_message
 from controller.fleet.directory import DirectorySnapshot, NodeDirectory
+from controller.fleet.present import Fleet
 from controller.fleet.quarantine import Shown
 from controller.fleet.view import EMPTY_FLEET, FleetSnapshot, NodeState, NodeView
 from controller.messages import (
@@ -54,16 +55,6 @@ T = TypeVar("T")
 _MAX_POD_BYTES: Final = 1024 * 1024
 _MOST_CLASS_CHANGES: Final = 8
 """Nodes of one answer of FitPod whose last change of class is told."""
-
-
-class Fleet(Protocol):
-    """The verified fleet, as readers see it."""
-
-    def snapshot(self) -> FleetSnapshot:
-        """The fleet now."""
-
-    def subscribe(self, notify: Callable[[], None], /) -> Callable[[], None]:
-        """Call `notify` in the event loop after each change; returns the way to stop that."""
 
 
 @dataclass(frozen=True, slots=True)

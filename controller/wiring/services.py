@@ -18,6 +18,7 @@ from controller.explain.protection import ProtectionQuery
 from controller.explain.query import PodQuery
 from controller.explain.status import Installation
 from controller.explain.tenant_view import fits_for_tenant
+from controller.fleet.present import Fleet
 from controller.fleet.view import GpuView, NodeView
 from controller.ledger.store import LedgerSnapshot
 from controller.messages import LabelsOf, PromiseOf, fit_message, unreadable_pod
@@ -30,7 +31,7 @@ from controller.placement.snapshot import Scenes
 from controller.policy import Policy
 from controller.recorders.trust import WitnessAlarms
 from controller.rpc.audit_log import AuditServicer
-from controller.rpc.fleet import Fleet, FleetServicer, KnownFleet
+from controller.rpc.fleet import FleetServicer, KnownFleet
 from controller.rpc.services import PlacementServicer
 from controller.rpc.tenants import AboutPods
 from controller.settings import ControllerSettings

@@ -48,7 +48,7 @@ class SlowExchange(DirectExchange):
             yield answer
 
 
-class Desk:
+class World:
     """A store without a watch, what others do, and what is stored."""
 
     def __init__(self, server: FakeApiServer) -> None:
@@ -108,48 +108,48 @@ async def after_steps(work: Coroutine[Any, Any, Any], steps: int) -> bool:
 Work = Callable[[], Coroutine[Any, Any, object]]
 
 
-async def _read(desk: Desk, gpu: str) -> Work:
-    await desk.given(gpu)
-    return lambda: desk.store.read(gpu)
+async def _read(world: World, gpu: str) -> Work:
+    await world.given(gpu)
+    return lambda: world.store.read(gpu)
 
 
-async def _create(desk: Desk, gpu: str) -> Work:
-    return lambda: desk.store.compare_and_set(None, record(holder(gpu), gpu=gpu))
+async def _create(world: World, gpu: str) -> Work:
+    return lambda: world.store.compare_and_set(None, record(holder(gpu), gpu=gpu))
 
 
-async def _create_where_there_is_one(desk: Desk, gpu: str) -> Work:
-    assert await desk.others.compare_and_set(None, record(holder(gpu), gpu=gpu))
-    return await _create(desk, gpu)
+async def _create_where_there_is_one(world: World, gpu: str) -> Work:
+    assert await world.others.compare_and_set(None, record(holder(gpu), gpu=gpu))
+    return await _create(world, gpu)
 
 
-async def _create_behind_an_end(desk: Desk, gpu: str) -> Work:
-    await desk.ended_by_others(gpu)
-    return await _create(desk, gpu)
+async def _create_behind_an_end(world: World, gpu: str) -> Work:
+    await world.ended_by_others(gpu)
+    return await _create(world, gpu)
 
 
-async def _change(desk: Desk, gpu: str) -> Work:
-    first = await desk.given(gpu)
+async def _change(world: World, gpu: str) -> Work:
+    first = await world.given(gpu)
     confirmed = first.record.moved(ID, HolderState.CONFIRMED)
-    return lambda: desk.store.compare_and_set(first, confirmed)
+    return lambda: world.store.compare_and_set(first, confirmed)
 
 
-async def _change_what_another_has_changed(desk: Desk, gpu: str) -> Work:
-    work = await _change(desk, gpu)
-    seen = await desk.others.read(gpu)
+async def _change_what_another_has_changed(world: World, gpu: str) -> Work:
+    work = await _change(world, gpu)
+    seen = await world.others.read(gpu)
     assert seen is not None
-    assert await desk.others.compare_and_set(seen, seen.record.moved(ID, HolderState.RELEASING))
+    assert await world.others.compare_and_set(seen, seen.record.moved(ID, HolderState.RELEASING))
     return work
 
 
-async def _end(desk: Desk, gpu: str) -> Work:
-    first = await desk.given(gpu)
+async def _end(world: World, gpu: str) -> Work:
+    first = await world.given(gpu)
     over = first.record.moved(ID, HolderState.EXPIRED)
-    return lambda: desk.store.compare_and_set(first, over)
+    return lambda: world.store.compare_and_set(first, over)
 
 
-async def _show(desk: Desk, gpu: str) -> Work:
-    await desk.given(gpu)
-    return desk.store.show
+async def _show(world: World, gpu: str) -> Work:
+    await world.given(gpu)
+    return world.store.show
 
 
 class TestCancellation:
@@ -172,72 +172,72 @@ class TestCancellation:
     async def test_it_leaves_nothing_wherever_it_comes(
         self,
         server: FakeApiServer,
-        prepare: Callable[[Desk, str], Awaitable[Work]],
+        prepare: Callable[[World, str], Awaitable[Work]],
         is_behind_another: bool,
     ) -> None:
-        desk = Desk(server)
+        world = World(server)
         steps, is_over = 0, False
         while not is_over:
             gpu = f"GPU-{steps}"
-            work = await prepare(desk, gpu)
-            others = [asyncio.create_task(desk.store.read(gpu))] if is_behind_another else []
+            work = await prepare(world, gpu)
+            others = [asyncio.create_task(world.store.read(gpu))] if is_behind_another else []
             await asyncio.sleep(0)
             is_over = not await after_steps(work(), steps)
             await asyncio.gather(*others)
-            desk.demand_nothing_left(gpu)
-            await self._demand_right_answers(desk, gpu)
+            world.demand_nothing_left(gpu)
+            await self._demand_right_answers(world, gpu)
             steps += 1
         assert steps > 4
 
     async def test_also_while_the_server_wants_us_to_wait(self, server: FakeApiServer) -> None:
-        desk = Desk(server)
+        world = World(server)
         for steps, prepare in enumerate((_read, _create, _change, _end, _show)):
             gpu = f"GPU-{steps}"
-            work = await prepare(desk, gpu)
-            desk.exchange.is_busy = True
+            work = await prepare(world, gpu)
+            world.exchange.is_busy = True
             assert await after_steps(work(), 8)
-            desk.exchange.is_busy = False
-            desk.demand_nothing_left(gpu)
-            await self._demand_right_answers(desk, gpu)
+            world.exchange.is_busy = False
+            world.demand_nothing_left(gpu)
+            await self._demand_right_answers(world, gpu)
 
     async def test_also_while_there_are_too_many_requests(self, server: FakeApiServer) -> None:
-        desk = Desk(server)
-        work = await _change(desk, "GPU-a")
-        desk.exchange.may_go_on.clear()
-        many = [asyncio.create_task(desk.store.read(f"GPU-{n}")) for n in range(20)]
+        world = World(server)
+        work = await _change(world, "GPU-a")
+        world.exchange.may_go_on.clear()
+        many = [asyncio.create_task(world.store.read(f"GPU-{n}")) for n in range(20)]
         await asyncio.sleep(0)
         assert await after_steps(work(), 8)
-        desk.exchange.may_go_on.set()
+        world.exchange.may_go_on.set()
         await asyncio.gather(*many)
-        desk.demand_nothing_left("GPU-a")
-        await self._demand_right_answers(desk, "GPU-a")
+        world.demand_nothing_left("GPU-a")
+        await self._demand_right_answers(world, "GPU-a")
 
     async def test_a_write_that_may_be_done_is_found_out_by_the_next(
         self, server: FakeApiServer
     ) -> None:
-        desk = Desk(server)
+        world = World(server)
         steps, done = 0, [False]
         while True:
             gpu = f"GPU-{steps}"
-            first = await desk.given(gpu)
+            first = await world.given(gpu)
             confirmed = first.record.moved(ID, HolderState.CONFIRMED)
-            if not await after_steps(desk.store.compare_and_set(first, confirmed), steps):
+            if not await after_steps(world.store.compare_and_set(first, confirmed), steps):
                 break
-            is_done = desk.stored(gpu) == confirmed
+            is_done = world.stored(gpu) == confirmed
             releasing = first.record.moved(ID, HolderState.RELEASING)
-            assert await desk.store.compare_and_set(first, releasing) is not is_done
-            assert entry(desk.store, gpu).record == (confirmed if is_done else releasing)
+            assert await world.store.compare_and_set(first, releasing) is not is_done
+            assert entry(world.store, gpu).record == (confirmed if is_done else releasing)
             steps, done = steps + 1, [*done, is_done]
         assert {*done} == {True, False}
 
     @staticmethod
-    async def _demand_right_answers(desk: Desk, gpu: str) -> None:
-        found = await desk.store.read(gpu)
-        assert (None if found is None else found.record) == desk.stored(gpu)
+    async def _demand_right_answers(world: World, gpu: str) -> None:
+        found = await world.store.read(gpu)
+        assert (None if found is None else found.record) == world.stored(gpu)
         if found is None:
             new = record(holder(gpu), gpu=gpu)
         else:
             part = found.record.holders[0]
             new = found.record.with_holder(replace(part, answers=part.answers + 1))
-        assert await desk.store.compare_and_set(found, new)
-        assert desk.stored(gpu) == entry(desk.store, gpu).record == new
+        assert await world.store.compare_and_set(found, new)
+        assert world.stored(gpu) == entry(world.store, gpu).record == new
