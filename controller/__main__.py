@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         logs.logger(SERVICE).error(Event.PROCESS_START_FAILED, detail=detail, status=EXIT_FAULT)
         return EXIT_FAULT
-    from controller.kube.transport import open_transport  # noqa: PLC0415 - brings 20 MiB of client library, needed here only
+    from controller.kube.api.transport import open_transport  # noqa: PLC0415 - brings 20 MiB of client library, needed here only
 
     exchange = open_transport(settings.kubernetes, os.environ, SystemClock())
     return run_to_end(lambda: run(loaded, exchange=exchange))

@@ -23,13 +23,13 @@ from typing import Any, Final, NoReturn
 
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.enrollment import EnrollmentUnavailableError
-from controller.kube.client import Exchange
+from controller.kube.api.client import Exchange
 from controller.operations.quarantine_reconciler import RECONCILE_SECONDS
 from controller.placement.static_hashes import StaticHashesError
 from controller.recorders.trust import CONTROLLER
 from controller.rpc.server import ListenError, SocketInUseError
 from controller.settings import ControllerSettings
-from controller.web.extender import ListenRefusedError
+from controller.web.extender.extender import ListenRefusedError
 from controller.web.tls import TlsFilesError
 from controller.wiring.binding import IdKeysError
 from controller.wiring.controller import (

@@ -19,14 +19,14 @@ from controller.console.pages import Pages, address, as_of, part
 from controller.explain.fleet_rows import CellState, Grouping
 from controller.fleet.view import NodeState
 from controller.operations.operator_service import Act, Done, OperatorService, Order
-from controller.web.answers import ProblemError, refused, status_of
-from controller.web.documents import PageRequest
-from controller.web.operations import Operation, QueryError
-from controller.web.reading import Asked, Reading
+from controller.web.api.answers import ProblemError, refused, status_of
+from controller.web.api.documents import PageRequest
+from controller.web.api.operations import Operation, QueryError
+from controller.web.api.reading import Asked, Reading
+from controller.web.api.v1 import FAULT, NO_ANSWER, V1
+from controller.web.api.v1_operations import V1_OPERATIONS, PodState, read_parameters
+from controller.web.api.viewers import COOKIE, MAX_TOKEN, TOKEN, Viewer, Viewers
 from controller.web.server import BodyReceiver, BodyRefusedError, sent_traceparent
-from controller.web.v1 import FAULT, NO_ANSWER, V1
-from controller.web.v1_operations import V1_OPERATIONS, PodState, read_parameters
-from controller.web.viewers import COOKIE, MAX_TOKEN, TOKEN, Viewer, Viewers
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import is_node_name
 from gpuwarden.reasons import ReasonCode, Refusal

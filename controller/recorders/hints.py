@@ -5,7 +5,7 @@ Must not decide anything.
 
 from collections.abc import Callable
 
-from controller.admission.hint_webhook import HintDecision
+from controller.admission.hints.webhook import HintDecision
 from controller.runs.reporter import RunNote
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.limited import LimitedLog

@@ -16,8 +16,8 @@ from controller.placement.filter_and_score import (
 )
 from controller.record import AuditLog, Record
 from controller.recorders.listeners import ListenerRecorder
-from controller.web.documents import FinalizeRequest
-from controller.web.operations import Operation
+from controller.web.api.documents import FinalizeRequest
+from controller.web.api.operations import Operation
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names

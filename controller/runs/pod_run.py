@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from controller.admission.hint_request import digest_in, gpu_containers, name_of
+from controller.admission.hints.request import digest_in, gpu_containers, name_of
 from controller.admission.pod import AdmittedPod
 from controller.placement.requirements import Requirements, RequirementsInvalid
 from gpuwarden.moment import NS_PER_S, wall_ns

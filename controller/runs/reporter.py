@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
-from controller.admission.hint_score import Breaker, ScoreError, ScoreFault
+from controller.admission.hints.score import Breaker, ScoreError, ScoreFault
 from controller.fleet.view import NodeView
 from controller.runs.observation import EndedRun, is_saved, observation, observation_body
 from controller.scoring.learned import Observation

@@ -11,7 +11,7 @@ from typing import Final
 
 import aiohttp
 
-from controller.admission.hint_score import MOST_BYTES, ScoreError, ScoreFault
+from controller.admission.hints.score import MOST_BYTES, ScoreError, ScoreFault
 from gpuwarden import __version__
 
 SCORE_PATH: Final = "/v1/score"

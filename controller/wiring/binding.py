@@ -36,8 +36,8 @@ from controller.binding.webhook import (
     Granting,
 )
 from controller.fleet.view import FleetSnapshot
-from controller.kube.cache import Change
-from controller.kube.pods import KnownPod
+from controller.kube.api.cache import Change
+from controller.kube.pods.pods import KnownPod
 from controller.ledger.attempt import AttemptLimits
 from controller.ledger.claim import Claimant
 from controller.ledger.record import key_of
@@ -57,8 +57,8 @@ from controller.settings import (
     Enforcement,
     Scheduling,
 )
+from controller.web.extender.verbs import AskHeldBack
 from controller.web.listener import HttpServer
-from controller.web.verbs import AskHeldBack
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from controller.wiring.certificates import tls_files
 from controller.wiring.cluster import Cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from controller.certificates.files import CertificateFiles
 from controller.certificates.plan import Terms
-from controller.kube.certificates import ManagedCertificates
+from controller.kube.objects.certificates import ManagedCertificates
 from controller.record import AuditLog
 from controller.settings import ControllerSettings
 from controller.web.tls import TlsFiles, TlsFilesError

@@ -23,13 +23,28 @@ from controller.certificates.plan import Terms
 from controller.fleet.enrollment import AUTOMATIC
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.fleet.view import FleetSnapshot
-from controller.kube.access_config import AccessDocument, ClientAuthorities
-from controller.kube.access_review import KubeAccessReviewer
-from controller.kube.cache import DEFAULT_PACE, Cache, Change, ListWatch, Observe, Pace
-from controller.kube.certificates import ManagedCertificates
-from controller.kube.client import ApiClient, Exchange
-from controller.kube.enrollments import KubernetesEnrollmentStore
-from controller.kube.events import (
+from controller.kube.access.access_config import AccessDocument, ClientAuthorities
+from controller.kube.access.access_review import KubeAccessReviewer
+from controller.kube.access.token_review import KubePersonReviewer, KubeTokenReviewer
+from controller.kube.api.cache import DEFAULT_PACE, Cache, Change, ListWatch, Observe, Pace
+from controller.kube.api.client import ApiClient, Exchange
+from controller.kube.api.leader_election import Leadership
+from controller.kube.api.resources import Kind
+from controller.kube.api.text_documents import TextDocuments
+from controller.kube.nodes.inventory_labels import InventoryLabels
+from controller.kube.nodes.node_hints import NodeHints
+from controller.kube.nodes.nodes import (
+    NAMESPACE_KIND,
+    NODE_KIND,
+    ClusterNodes,
+    EnforcedNamespaces,
+    MapNames,
+)
+from controller.kube.objects.certificates import ManagedCertificates
+from controller.kube.objects.enrollments import KubernetesEnrollmentStore
+from controller.kube.objects.policies import ClusterPolicy
+from controller.kube.objects.reservations import KubernetesLedgerStore
+from controller.kube.pods.events import (
     EventRecorder,
     Notice,
     admission_notice,
@@ -38,19 +53,9 @@ from controller.kube.events import (
     trust_notices,
     use_notices,
 )
-from controller.kube.inventory_labels import InventoryLabels
-from controller.kube.job_types import JobTypes
-from controller.kube.leader_election import Leadership
-from controller.kube.node_hints import NodeHints
-from controller.kube.nodes import (
-    NAMESPACE_KIND,
-    NODE_KIND,
-    ClusterNodes,
-    EnforcedNamespaces,
-    MapNames,
-)
-from controller.kube.pod_waker import Choose, PodWaker
-from controller.kube.pods import (
+from controller.kube.pods.job_types import JobTypes
+from controller.kube.pods.pod_waker import Choose, PodWaker
+from controller.kube.pods.pods import (
     ClusterBoundPods,
     ClusterPods,
     KnownPod,
@@ -59,13 +64,8 @@ from controller.kube.pods import (
     is_awake,
     pod_kind,
 )
-from controller.kube.policies import ClusterPolicy
-from controller.kube.priority_classes import PRIORITY_CLASS_KIND, ClusterPriorityClasses
-from controller.kube.reservations import KubernetesLedgerStore
-from controller.kube.resources import Kind
-from controller.kube.text_documents import TextDocuments
-from controller.kube.token_review import KubePersonReviewer, KubeTokenReviewer
-from controller.kube.waiting_events import AskWhy, WaitingPodEvents
+from controller.kube.pods.priority_classes import PRIORITY_CLASS_KIND, ClusterPriorityClasses
+from controller.kube.pods.waiting_events import AskWhy, WaitingPodEvents
 from controller.ledger.record import PodRef
 from controller.ledger.store import LedgerUnavailableError
 from controller.placement.filter_and_score import FilterDecision, Totals

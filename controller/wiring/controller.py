@@ -24,11 +24,11 @@ from controller.fleet.directory import NodeDirectory
 from controller.fleet.present import PresentFleet
 from controller.fleet.quarantine import QuarantineEntries, QuarantineFate
 from controller.fleet.registry import Changes, FleetRegistry
-from controller.kube.certificates import ManagedCertificates
-from controller.kube.client import Exchange
-from controller.kube.inventory_labels import InventoryLabels
-from controller.kube.node_hints import NodeHints
-from controller.kube.waiting_events import WaitingPodEvents
+from controller.kube.api.client import Exchange
+from controller.kube.nodes.inventory_labels import InventoryLabels
+from controller.kube.nodes.node_hints import NodeHints
+from controller.kube.objects.certificates import ManagedCertificates
+from controller.kube.pods.waiting_events import WaitingPodEvents
 from controller.operations.quarantine_reconciler import QuarantineReconciler
 from controller.operations.readiness import ClockAnchor, Conditions, ProcessState
 from controller.placement.snapshot import Scenes

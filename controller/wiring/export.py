@@ -21,8 +21,8 @@ from controller.export.failures import Attempts
 from controller.export.inventory import InventoryExport
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.registry import FleetRegistry
-from controller.kube.resources import ApiError
-from controller.kube.text_documents import TextDocuments
+from controller.kube.api.resources import ApiError
+from controller.kube.api.text_documents import TextDocuments
 from controller.operations.readiness import Conditions
 from controller.settings import ControllerSettings
 from controller.wiring.cluster import Cluster

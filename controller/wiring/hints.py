@@ -5,10 +5,10 @@ Starts nothing.
 
 from dataclasses import dataclass
 
-from controller.admission.hint_patch import Bucket
-from controller.admission.hint_webhook import HintRules, HintSources, HintWebhook
+from controller.admission.hints.patch import Bucket
+from controller.admission.hints.webhook import HintRules, HintSources, HintWebhook
 from controller.fleet.view import NodeView
-from controller.kube.pod_runs import PodRuns
+from controller.kube.pods.pod_runs import PodRuns
 from controller.operations.readiness import Conditions
 from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import Scenes

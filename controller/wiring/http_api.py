@@ -26,16 +26,16 @@ from controller.recorders.trust import WitnessAlarms
 from controller.rpc.attestation import StreamTable
 from controller.rpc.fleet import KnownFleet
 from controller.settings import ControllerSettings
-from controller.web.api import ApiLimits, Endpoint, Routes
-from controller.web.authentication import Authentication
-from controller.web.documents import Inventory
-from controller.web.finalize import Finalizer
+from controller.web.api.api import ApiLimits, Endpoint, Routes
+from controller.web.api.authentication import Authentication
+from controller.web.api.documents import Inventory
+from controller.web.api.finalize import Finalizer
+from controller.web.api.reading import Reading, Sources
+from controller.web.api.v1 import V1
+from controller.web.api.v1_operations import StatusView, Witness
+from controller.web.api.viewers import PeopleRules, Viewers
+from controller.web.extender.verbs import EVALUATION
 from controller.web.listener import HttpServer
-from controller.web.reading import Reading, Sources
-from controller.web.v1 import V1
-from controller.web.v1_operations import StatusView, Witness
-from controller.web.verbs import EVALUATION
-from controller.web.viewers import PeopleRules, Viewers
 from controller.wiring.binding import BindingParts
 from controller.wiring.certificates import tls_files
 from controller.wiring.cluster import Cluster

@@ -25,7 +25,7 @@ from controller.rpc.server import AddService, RpcServer, agents_server, local_se
 from controller.rpc.services import OperatorServicer, PlacementServicer, SupportServicer
 from controller.rpc.tcp_peers import tcp_peers
 from controller.settings import ControllerSettings
-from controller.web.extender import ExtenderServer
+from controller.web.extender.extender import ExtenderServer
 from controller.web.listener import HttpServer
 from controller.web.server import OpsServer
 from controller.wiring.people import PeopleAccess

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from controller.access import Person
-from controller.kube.access_config import AUTHORITY_KEY, CERTIFICATES_KEY, TOKENS_KEY
+from controller.kube.access.access_config import AUTHORITY_KEY, CERTIFICATES_KEY, TOKENS_KEY
 from controller.people.reviews import AccessReviews, ReviewLimits, TokenReviews
 from controller.people.roles import Roles
 from controller.recorders.people import PeopleRecorder

@@ -15,8 +15,8 @@ from controller.certificates.leaves import EXTENDER
 from controller.certificates.material import BUNDLE, CERTIFICATE, KEY
 from controller.explain.fit import FitQuery
 from controller.fleet.registry import FleetRegistry
-from controller.kube.node_hints import NodeHints
-from controller.kube.waiting_events import WaitingPodEvents
+from controller.kube.nodes.node_hints import NodeHints
+from controller.kube.pods.waiting_events import WaitingPodEvents
 from controller.ledger.record import PodRef
 from controller.operations.readiness import Conditions
 from controller.placement.keys import RequirementRules
@@ -27,11 +27,11 @@ from controller.recorders.http import AdmissionRecorder, ExtenderRecorder, Filte
 from controller.rpc.attestation import StreamTable
 from controller.runs.reporter import RunReporter
 from controller.settings import ControllerSettings, Scheduling
-from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.web.extender.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.web.extender.verbs import ExtenderVerbs, nobody_held_back
 from controller.web.listener import HttpServer
 from controller.web.scorer import HttpScorer
 from controller.web.tls import PreviousFiles, TlsFiles
-from controller.web.verbs import ExtenderVerbs, nobody_held_back
 from controller.wiring.binding import (
     BindingParts,
     BindingSources,

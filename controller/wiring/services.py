@@ -35,7 +35,7 @@ from controller.rpc.fleet import FleetServicer, KnownFleet
 from controller.rpc.services import PlacementServicer
 from controller.rpc.tenants import AboutPods
 from controller.settings import ControllerSettings
-from controller.web.verbs import ExtenderVerbs
+from controller.web.extender.verbs import ExtenderVerbs
 from controller.wiring.binding import BindingParts, is_report_only
 from controller.wiring.cluster import Cluster
 from gpuwarden.audit.reading import records_about

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from controller.kube.client import MERGE_PATCH
-from controller.kube.resources import ApiError
+from controller.kube.api.client import MERGE_PATCH
+from controller.kube.api.resources import ApiError
 from gpuwarden.strict_yaml import parse_plain
 from sandbox import files
 from sandbox.demo.checks import eligible

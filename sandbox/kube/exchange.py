@@ -1,6 +1,6 @@
 """A plain HTTP client of the API server that a kubeconfig names, with a token.
 
-In the place of `controller.kube.transport`, whose client library the demo does not install. The
+In the place of `controller.kube.api.transport`, whose client library the demo does not install. The
 token and the CA are read once.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from controller.kube.client import Answer, Request
-from controller.kube.resources import ApiError, error_from_answer
+from controller.kube.api.client import Answer, Request
+from controller.kube.api.resources import ApiError, error_from_answer
 from gpuwarden.cli.kubeconfig import read_login
 
 JSON: Final = "application/json"
@@ -22,7 +22,7 @@ _MAX_LINE: Final = 24 << 20
 
 
 class HttpExchange:
-    """Implements `controller.kube.client.Exchange`; used from one event loop."""
+    """Implements `controller.kube.api.client.Exchange`; used from one event loop."""
 
     def __init__(self, kubeconfig: Path) -> None:
         """Raises CliError where the file cannot be used."""
@@ -75,7 +75,7 @@ class HttpExchange:
 
 
 class _Body:
-    """Implements `controller.kube.client.Body`."""
+    """Implements `controller.kube.api.client.Body`."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content

@@ -6,7 +6,7 @@ import pytest
 
 from controller.admission.bypass_checks import AS_GOOD_AS
 from controller.admission.gpu_supply import CUDA, NVIDIA
-from controller.kube.events import BINDING_REASON, PLACEMENT_REASON, REASON
+from controller.kube.pods.events import BINDING_REASON, PLACEMENT_REASON, REASON
 from gpuwarden.reasons import ReasonCode
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "admission.md").read_text()

@@ -53,7 +53,8 @@ def rows() -> tuple[Row, ...]:
 def _row(folder: str, _does: str, imports: str, start: str) -> Row:
     name = folder.strip("`").replace("/", ".")
     effects, _, modules = imports.partition("pure")
-    pure = tuple(f"{name}.{x}" for x in re.findall(r"`(\w+)`", modules))
+    named = (x.replace("/", ".") for x in re.findall(r"`([\w/]+)`", modules))
+    pure = tuple(f"{name}.{x}" for x in named)
     if imports == "pure":
         pure = (name,)
     return Row(name, pure, frozenset(re.findall(r"\w+", effects)), start.strip("`"))
@@ -63,7 +64,7 @@ def modules_of(name: str, root: Path = ROOT) -> list[Path]:
     """The files of a package or module, `__init__` last."""
     path = root / name.replace(".", "/")
     if path.is_dir():
-        return sorted(path.glob("*.py"), key=lambda x: (x.stem == "__init__", x.stem))
+        return sorted(path.rglob("*.py"), key=lambda x: (x.stem == "__init__", x))
     return [path.with_suffix(".py")]
 
 

@@ -227,7 +227,7 @@ def test_the_agent_starts_without_server_terminal_and_telemetry_libraries() -> N
 
 def test_the_controller_imports_the_kubernetes_client_only_where_it_is_used() -> None:
     assert "kubernetes" not in imported("controller.__main__", "controller.txt")
-    assert "kubernetes" in imported("controller.kube.transport", "controller.txt")
+    assert "kubernetes" in imported("controller.kube.api.transport", "controller.txt")
 
 
 def test_no_installed_distribution_owns_our_names() -> None:

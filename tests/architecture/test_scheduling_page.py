@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.policy_objects import CLASS_KIND, POLICY_KIND, PolicyObjects
+from controller.kube.objects.policy_objects import CLASS_KIND, POLICY_KIND, PolicyObjects
 from controller.placement.filter_and_score import bin_packing, prioritize_nodes
 from controller.placement.gpu_map import parse_gpu_map
 from controller.placement.keys import HINT_ANNOTATIONS, REQUIREMENT_ANNOTATIONS, RequirementRules

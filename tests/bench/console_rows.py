@@ -11,7 +11,7 @@ from playwright.async_api import Page, async_playwright
 from controller.access import Person, Rate
 from controller.explain.fleet_rows import Grouping, fleet_map, node_rows
 from controller.people.rights import INSPECT
-from controller.web.viewers import COOKIE
+from controller.web.api.viewers import COOKIE
 from tests.bench.fleet_of import registry_of
 from tests.bench.results import Bound, Goal, Row
 from tests.fakes.http_api import ApiWorld, api_world

@@ -23,9 +23,9 @@ from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import Scenes, no_use
 from controller.policy import DEFAULT_POLICY
 from controller.recorders.http import ExtenderRecorder, FilterRecorder
-from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.web.extender.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.web.extender.verbs import ExtenderVerbs
 from controller.web.tls import TlsFiles
-from controller.web.verbs import ExtenderVerbs
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock, moment_of
 from gpuwarden.settings.controller import AuditSettings

@@ -14,7 +14,7 @@ from controller.fleet.directory import KnownNode
 from controller.people.rights import INSPECT, OPERATE
 from controller.placement.explanation import FitReport, NodeFit, Rejection
 from controller.record import Record
-from controller.web.v1_operations import Witness
+from controller.web.api.v1_operations import Witness
 from gpuwarden.audit.reading import Recent
 from gpuwarden.audit.record import RecordKind, decode_record
 from gpuwarden.clock import SystemClock

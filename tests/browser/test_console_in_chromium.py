@@ -18,7 +18,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from controller.access import Rate
 from controller.audit.checkpoints import Published
-from controller.web.viewers import COOKIE
+from controller.web.api.viewers import COOKIE
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead
 from tests.browser.console_scene import HOSTILE, TOKEN, fill
 from tests.builders.fleet_views import fleet, healthy

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from controller.admission.hint_request import Workload, decode_workload
+from controller.admission.hints.request import Workload, decode_workload
 from controller.fleet.directory import DirectorySnapshot, KnownNode, Taint
 from controller.fleet.view import NodeView
 from controller.placement.snapshot import Scene

@@ -4,8 +4,8 @@ import base64
 import json
 from pathlib import Path
 
-from controller.kube.client import MAX_PAGE_BYTES, ApiClient
-from controller.kube.transport import AccessSource, InCluster, Transport
+from controller.kube.api.client import MAX_PAGE_BYTES, ApiClient
+from controller.kube.api.transport import AccessSource, InCluster, Transport
 from gpuwarden.clock import Clock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

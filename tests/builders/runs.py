@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from controller.kube.pods import KnownPod, pod_kind
-from controller.kube.resources import Entry
+from controller.kube.api.resources import Entry
+from controller.kube.pods.pods import KnownPod, pod_kind
 from controller.placement.keys import RequirementRules
 from controller.runs.observation import EndedRun
 from controller.runs.pod_run import PodRun, RunEnd, Unreported

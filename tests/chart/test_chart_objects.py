@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from controller.certificates.leaves import EXTENDER, leaf_specs
-from controller.kube.resources import CALLS, CERTIFICATE_CALLS, Call
+from controller.kube.api.resources import CALLS, CERTIFICATE_CALLS, Call
 from controller.policies.file import decode_policy
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, load
 from tests.chart.rendering import (

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from controller.kube.client import JSON_PATCH, ApiClient
-from controller.kube.resources import LEASES, NAMESPACES, TOKEN_REVIEWS, ApiError, Resource
-from controller.kube.token_review import KubeTokenReviewer, reviewed_identity
+from controller.kube.access.token_review import KubeTokenReviewer, reviewed_identity
+from controller.kube.api.client import JSON_PATCH, ApiClient
+from controller.kube.api.resources import LEASES, NAMESPACES, TOKEN_REVIEWS, ApiError, Resource
 
 NAMESPACE = "default"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.kube.client import MAX_OBJECT_BYTES, ApiClient, Request
-from controller.kube.resources import LEASES, NAMESPACES, NODES, ApiError
-from controller.kube.transport import AccessError, InCluster, Kubeconfig, Transport
+from controller.kube.api.client import MAX_OBJECT_BYTES, ApiClient, Request
+from controller.kube.api.resources import LEASES, NAMESPACES, NODES, ApiError
+from controller.kube.api.transport import AccessError, InCluster, Kubeconfig, Transport
 from tests.builders.kube_access import api_client, in_cluster, kubeconfig, service_account
 from tests.contracts.kubernetes_api import NAMESPACE, KubernetesApiContract, lease, namespace
 from tests.fakes.api_server import TOKEN, FakeApiServer

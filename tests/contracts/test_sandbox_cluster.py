@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller.kube.client import ApiClient
-from controller.kube.resources import ApiError
+from controller.kube.api.client import ApiClient
+from controller.kube.api.resources import ApiError
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from sandbox.kube.cluster import InsecureCluster

@@ -11,7 +11,7 @@ import yaml
 from controller.admission.pod_webhooks import ENFORCED
 from controller.admission.rules import asks_condition
 from controller.binding import webhook as binding_webhook
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from controller.placement.keys import RequirementRules
 from controller.web.webhook import AdmissionLimits
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from controller.certificates.leaves import leaf_specs
-from controller.kube.resources import CERTIFICATE_CALLS, Verb
+from controller.kube.api.resources import CERTIFICATE_CALLS, Verb
 from controller.wiring.certificates import managed_listener
 from tests.deploy.manifests import KUSTOMIZE, container_of, one, pod_of, rendered
 from tests.deploy.test_admission_files import ADMISSION, OBJECTS, overlay

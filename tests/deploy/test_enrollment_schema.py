@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from controller.fleet.enrollment import EnrollmentRecord
-from controller.kube.enrollments import enrollment_object, enrollment_spec
+from controller.kube.objects.enrollments import enrollment_object, enrollment_spec
 from tests.contracts.enrollment_store import FULL
 
 FILE = Path(__file__).resolve().parents[2] / "deploy/kustomize/base/nodeenrollments.yaml"

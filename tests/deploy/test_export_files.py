@@ -7,7 +7,7 @@ import yaml
 
 from controller.app import DRAIN_SECONDS
 from controller.export.inventory import FLUSH_SECONDS
-from controller.kube.resources import EXPORT_CALLS
+from controller.kube.api.resources import EXPORT_CALLS
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from tests.chart.rendering import REQUIRED, one, render
 from tests.deploy.manifests import BASE, KUSTOMIZE, container_of, pod_of, rendered

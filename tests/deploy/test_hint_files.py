@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.admission.hint_webhook import HINTS, RADIX_HINTS
-from controller.kube.resources import HINT_CALLS
+from controller.admission.hints.webhook import HINTS, RADIX_HINTS
+from controller.kube.api.resources import HINT_CALLS
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from tests.chart.rendering import NAMESPACE, REQUIRED, notes, objects, one, render
 from tests.chart.schemas import faults

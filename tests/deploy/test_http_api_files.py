@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.resources import TOKEN_REVIEWS, Verb
+from controller.kube.api.resources import TOKEN_REVIEWS, Verb
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from tests.deploy.manifests import BASE, KUSTOMIZE, container_of, objects, one, rendered
 from tests.deploy.test_admission_files import ADMISSION, overlay

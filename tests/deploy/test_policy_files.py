@@ -11,7 +11,7 @@ import yaml
 
 from controller.admission.eviction import evicted_after_s
 from controller.admission.pod import decode_admitted
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from controller.placement.keys import (
     LABEL_PREFIXES,
     MANAGED_TAINT,

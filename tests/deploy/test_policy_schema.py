@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.resources import ATTESTATION_CLASSES, ATTESTATION_POLICIES
+from controller.kube.api.resources import ATTESTATION_CLASSES, ATTESTATION_POLICIES
 from controller.spire.snapshot import ATTESTORS
 from gpuwarden.policy.document import policy_schema
 from gpuwarden.policy.objects import CLASS, OBJECT_VERSION, POLICY

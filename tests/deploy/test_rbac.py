@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
-from controller.kube.enrollments import API_VERSION, KIND
-from controller.kube.resources import CALLS, ENROLLMENTS
+from controller.kube.api.resources import CALLS, ENROLLMENTS
+from controller.kube.objects.enrollments import API_VERSION, KIND
 
 BASE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize" / "base"
 DELETES = ("delete", "gpuwarden.dev", "gpureservations", None, False)

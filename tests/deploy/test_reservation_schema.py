@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.reservations import (
+from controller.kube.api.resources import RESERVATIONS
+from controller.kube.objects.reservations import (
     API_VERSION,
     KIND,
     reservation_object,
     reservation_spec,
     reservation_status,
 )
-from controller.kube.resources import RESERVATIONS
 from controller.ledger.record import ENDS, MAX_GPUS, MAX_HOLDERS, MOVES, HolderState, Origin
 from tests.contracts.ledger_store import FULL
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.web.extender import Extender, ExtenderLimits
+from controller.web.extender.extender import Extender, ExtenderLimits
 from controller.web.server import HEALTH_PATHS
 from gpuwarden.settings.controller import ControllerSettings, SchedulingSettings
 from gpuwarden.settings.values import Duration

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.resources import ACCESS_NAME
+from controller.kube.api.resources import ACCESS_NAME
 from controller.people.rights import CLUSTER_ROLES, FLEET, GROUP, INSPECT, OPERATE
 from gpuwarden.cli.cluster_connection import (
     ACCESS,

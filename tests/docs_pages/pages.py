@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from controller.web.openapi import openapi_json
+from controller.web.api.openapi import openapi_json
 from tests.docs_pages.audit import audit_page
 from tests.docs_pages.authorization import authorization_page
 from tests.docs_pages.chart_templates import CHART_PARTS

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from controller.placement.keys import HINT_LABEL_PREFIX
 from sandbox.fleet.tally import metrics_of
 from tests.e2e.lab.api import ApiError, Document

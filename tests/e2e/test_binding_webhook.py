@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 
-from controller.kube.cache import Cache
-from controller.kube.nodes import ENFORCE_LABEL
-from controller.kube.pods import REQUEUED, ClusterPods, KnownPod, pod_kind
-from controller.kube.resources import Kind
-from controller.kube.transport import Kubeconfig
+from controller.kube.api.cache import Cache
+from controller.kube.api.resources import Kind
+from controller.kube.api.transport import Kubeconfig
+from controller.kube.nodes.nodes import ENFORCE_LABEL
+from controller.kube.pods.pods import REQUEUED, ClusterPods, KnownPod, pod_kind
 from controller.ledger.record import PodGone, PodRef, PodSeen
 from controller.placement.keys import RequirementRules
 from gpuwarden.clock import SystemClock

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controller.kube.cache import Pace
-from controller.kube.policies import ClusterPolicy
+from controller.kube.api.cache import Pace
+from controller.kube.objects.policies import ClusterPolicy
 from controller.policies.file import PolicyChange, decode_policy
 from controller.policy import Policy
 from gpuwarden.clock import SystemClock

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from sandbox.fleet.tally import metrics_of
 from tests.e2e.lab.fake_kubelet import FakeKubelet
 from tests.e2e.lab.lab import Lab

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from sandbox.laptop import Pace
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.containerd import GPU_KIND

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from tests.e2e.lab.api import ApiError
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.place import Loopback

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from controller.placement.keys import MANAGED_TAINT
 from gpuwarden.evidence.model import GpuProcess
 from tests.e2e.lab.api import Document

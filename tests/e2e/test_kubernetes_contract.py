@@ -24,19 +24,19 @@ from controller.certificates.leaves import AUTHORITY_SECRET, leaf_specs
 from controller.certificates.plan import Terms
 from controller.fleet.directory import KnownNode
 from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore
-from controller.kube.cache import ListWatch, Pace
-from controller.kube.certificates import ManagedCertificates
-from controller.kube.client import ApiClient
-from controller.kube.enrollments import (
+from controller.kube.api.cache import ListWatch, Pace
+from controller.kube.api.client import ApiClient
+from controller.kube.api.leader_election import Leadership
+from controller.kube.api.resources import LEASE_NAME, NAMESPACES, NODES, ApiError, Resource
+from controller.kube.api.transport import InCluster, Kubeconfig
+from controller.kube.nodes.nodes import NODE_KIND, ClusterNodes
+from controller.kube.objects.certificates import ManagedCertificates
+from controller.kube.objects.enrollments import (
     KubernetesEnrollmentStore,
     enrollment_object,
     enrollment_spec,
 )
-from controller.kube.events import REPEAT_NS, EventRecorder, Notice, Regarding, Severity
-from controller.kube.leader_election import Leadership
-from controller.kube.nodes import NODE_KIND, ClusterNodes
-from controller.kube.resources import LEASE_NAME, NAMESPACES, NODES, ApiError, Resource
-from controller.kube.transport import InCluster, Kubeconfig
+from controller.kube.pods.events import REPEAT_NS, EventRecorder, Notice, Regarding, Severity
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.etcd import BUMP
 from tests.e2e.lab.lab import Lab

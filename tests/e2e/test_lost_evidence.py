@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 import yaml
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from sandbox.laptop import Pace
 from sandbox.nodes import CLUSTER
 from sandbox.nvml.models import h100_sxm

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from sandbox.nodes import CLUSTER, TRUST_DOMAIN
 from sandbox.nvml.models import h100_sxm
 from sandbox.nvml.scenario import Scenario

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from controller.admission.gpu_supply import ASSIGNED_PATH
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from tests.builders.admission_reviews import review_json
 from tests.builders.admitted_pods import LEVEL, UUIDS, container, new_pod
 from tests.builders.examples import example

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.kube.pods import pod_kind
+from controller.kube.pods.pods import pod_kind
 from controller.placement.keys import RequirementRules
 from controller.runs.pod_run import RunEnd
 from tests.e2e.lab.api import Document

@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.kube.events import BINDING_REASON, PLACEMENT_REASON, REASON
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
+from controller.kube.pods.events import BINDING_REASON, PLACEMENT_REASON, REASON
 from sandbox.fleet.tally import metrics_of
 from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.lab import Lab

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from controller.kube.cache import Pace
-from controller.kube.client import ApiClient
-from controller.kube.reservations import (
+from controller.kube.api.cache import Pace
+from controller.kube.api.client import ApiClient
+from controller.kube.api.transport import Kubeconfig
+from controller.kube.objects.reservations import (
     FINALIZER,
     KubernetesLedgerStore,
     reservation_object,
     reservation_spec,
     reservation_status,
 )
-from controller.kube.transport import Kubeconfig
 from controller.ledger.record import MAX_GPUS, MAX_HOLDERS, MOVES, GpuRecord, HolderState
 from controller.ledger.store import LedgerStore
 from gpuwarden.clock import SystemClock

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from controller.kube.resources import ENROLLMENTS, NODES, ApiError, Resource
-from controller.kube.transport import InCluster, Transport
+from controller.kube.api.resources import ENROLLMENTS, NODES, ApiError, Resource
+from controller.kube.api.transport import InCluster, Transport
 from gpuwarden.clock import SystemClock
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.kube_access import api_client

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from controller.kube.enrollments import enrollment_object
-from controller.kube.nodes import ENFORCE_LABEL
-from controller.kube.reservations import reservation_object
+from controller.kube.nodes.nodes import ENFORCE_LABEL
+from controller.kube.objects.enrollments import enrollment_object
+from controller.kube.objects.reservations import reservation_object
 from controller.ledger.record import HolderState
 from tests.builders.console_commands import typed
 from tests.builders.ledger import in_state

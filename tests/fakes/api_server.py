@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from controller.kube.client import Answer, Request
+from controller.kube.api.client import Answer, Request
 from sandbox.kube.calls import Place, place_of, refusal
 from sandbox.kube.objects import Object, RefusedError
 from sandbox.kube.server import AUDIENCE, ApiServer

@@ -37,7 +37,7 @@ from controller.binding.use import LedgerUse, UseReports
 from controller.binding.webhook import BindingWebhook, Granting
 from controller.fleet.directory import KnownNode
 from controller.fleet.view import FleetSnapshot
-from controller.kube.pods import pod_kind
+from controller.kube.pods.pods import pod_kind
 from controller.ledger.claim import Claimant
 from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight
 from controller.ledger.release import DriftKind, NodeGone

@@ -13,8 +13,8 @@ from typing import Any
 
 import aiohttp
 
-from controller.kube.resources import CALLS, CERTIFICATE_CALLS, EXPORT_CALLS, HINT_CALLS, Call
-from controller.kube.transport import Transport
+from controller.kube.api.resources import CALLS, CERTIFICATE_CALLS, EXPORT_CALLS, HINT_CALLS, Call
+from controller.kube.api.transport import Transport
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from sandbox.kube.json_patch import applied

@@ -29,17 +29,17 @@ from controller.people.rights import Right
 from controller.people.roles import Roles
 from controller.placement.explanation import FitReport
 from controller.policy import DEFAULT_POLICY
-from controller.web.api import ApiLimits, Endpoint
-from controller.web.authentication import Authentication
-from controller.web.documents import FinalizeRequest, Inventory
-from controller.web.finalize import Finalizer
+from controller.web.api.api import ApiLimits, Endpoint
+from controller.web.api.authentication import Authentication
+from controller.web.api.documents import FinalizeRequest, Inventory
+from controller.web.api.finalize import Finalizer
+from controller.web.api.operations import Operation
+from controller.web.api.reading import Reading, Sources
+from controller.web.api.v1 import V1
+from controller.web.api.v1_operations import StatusView, Witness
+from controller.web.api.viewers import PeopleRules, Viewers
 from controller.web.listener import HttpServer
-from controller.web.operations import Operation
-from controller.web.reading import Reading, Sources
 from controller.web.tls import TlsFiles
-from controller.web.v1 import V1
-from controller.web.v1_operations import StatusView, Witness
-from controller.web.viewers import PeopleRules, Viewers
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.settings.values import Address
 from sandbox.spiffe.ca import InsecureCa

@@ -14,7 +14,7 @@ from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import DeviceUse, Scenes
 from controller.placement.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from controller.policy import DEFAULT_POLICY, Policy
-from controller.web.verbs import ExtenderVerbs
+from controller.web.extender.verbs import ExtenderVerbs
 from gpuwarden.clock import moment_of
 from tests.builders.fleet_views import NOW_NS
 from tests.builders.ledger import holder, record

@@ -30,7 +30,7 @@ from controller.placement.pod import PodDecodeError
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
 from controller.policies.file import decode_policy
 from controller.verifier.session import read_hello
-from controller.web.scheduler_messages import (
+from controller.web.extender.scheduler_messages import (
     ArgsError,
     decode_args,
     decode_preemption_args,

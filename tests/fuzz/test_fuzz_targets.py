@@ -15,7 +15,7 @@ from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
 from controller.placement.keys import RequirementRules
 from controller.placement.requirements import Requirements, parse_requirements
 from controller.policies.file import decode_policy
-from controller.web.scheduler_messages import decode_args
+from controller.web.extender.scheduler_messages import decode_args
 from gpuwarden.evidence.model import (
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,

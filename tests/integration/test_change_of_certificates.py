@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from controller.certificates.leaves import EXTENDER
-from controller.kube.certificates import STARVED_S
+from controller.kube.objects.certificates import STARVED_S
 from controller.web.tls import PreviousFiles, Reload, ServingTls, TlsFiles
 from gpuwarden.clock import SystemClock
 from tests.builders.kube_access import api_client, in_cluster

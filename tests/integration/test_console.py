@@ -13,7 +13,7 @@ import pytest
 from controller.access import Person, Rate
 from controller.explain.pod_views import SeenPod
 from controller.people.rights import INSPECT, OPERATE, read_pods
-from controller.web.viewers import COOKIE
+from controller.web.api.viewers import COOKIE
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import ClassDocument, Platform
 from gpuwarden.reasons import ReasonCode, Refusal

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 
 from controller.fleet.enrollment import QuarantineEntry
-from controller.kube.enrollments import enrollment_spec, read_enrollment
-from controller.kube.resources import LEASE_NAME
+from controller.kube.api.resources import LEASE_NAME
+from controller.kube.objects.enrollments import enrollment_spec, read_enrollment
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 from tests.builders.pods import gpu_pod
 from tests.fakes.attest_client import Ended

@@ -12,17 +12,17 @@ import aiohttp
 import pytest
 
 from controller.placement.static_hashes import InsecureStaticHashes
-from controller.web.extender import (
+from controller.web.extender.extender import (
     Extender,
     ExtenderLimits,
     ExtenderServer,
     ListenRefusedError,
     check_listener,
 )
+from controller.web.extender.verbs import ExtenderVerbs
 from controller.web.listener import ConnectionEnd
 from controller.web.server import INSECURE_HEADER, LARGE
 from controller.web.tls import Reload
-from controller.web.verbs import ExtenderVerbs
 from gpuwarden.settings.values import Address
 from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from controller.web.extender import (
+from controller.web.extender.extender import (
     Extender,
     ExtenderLimits,
     ExtenderServer,

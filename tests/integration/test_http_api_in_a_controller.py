@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from controller.web.viewers import COOKIE
+from controller.web.api.viewers import COOKIE
 from tests.builders.web_certificates import WebCa
 from tests.fakes.api_server import AUDIENCE
 from tests.fakes.cluster import GPUS, FakeCluster, LiveCluster

@@ -17,8 +17,8 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth
 
 from controller.access import Rate
-from controller.web.openapi import EVERY_OPERATION
-from controller.web.operations import Operation
+from controller.web.api.openapi import EVERY_OPERATION
+from controller.web.api.operations import Operation
 from tests.fakes.http_api import TD, ApiWorld, api_world
 from tests.hang import HANG_S
 

@@ -16,7 +16,7 @@ import pytest
 from controller.access import FoundPod, Rate
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import PodGone
-from controller.web.operations import OPERATIONS, Operation
+from controller.web.api.operations import OPERATIONS, Operation
 from controller.web.server import INSECURE_HEADER
 from sandbox.spiffe.ca import InsecureCa
 from tests.fakes.eventually import eventually

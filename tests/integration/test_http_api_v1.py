@@ -22,8 +22,8 @@ from controller.explain.pod_views import SeenPod
 from controller.people.rights import INSPECT, OPERATE, read_pods
 from controller.placement.explanation import FitReport, NodeFit
 from controller.record import Record
-from controller.web import v1
-from controller.web.viewers import COOKIE, GROUP_HEADER, USER_HEADER
+from controller.web.api import v1
+from controller.web.api.viewers import COOKIE, GROUP_HEADER, USER_HEADER
 from gpuwarden.audit.archived_evidence import FOLDER
 from gpuwarden.audit.files import file_name
 from gpuwarden.audit.merkle import Frontier, leaf_hash, verify_consistency, verify_inclusion

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from controller.binding.request import PodsUnavailableError
-from controller.kube.cache import Change, ListWatch, Observe
-from controller.kube.client import ApiClient
-from controller.kube.pods import REQUEUED, ClusterPods, KnownPod, pod_kind
-from controller.kube.transport import Transport
+from controller.kube.api.cache import Change, ListWatch, Observe
+from controller.kube.api.client import ApiClient
+from controller.kube.api.transport import Transport
+from controller.kube.pods.pods import REQUEUED, ClusterPods, KnownPod, pod_kind
 from controller.ledger.record import PodGone, PodRef, PodSeen
 from controller.placement.keys import ASSIGNED_UUIDS, RESERVATION_ID, RequirementRules
 from gpuwarden.clock import SystemClock

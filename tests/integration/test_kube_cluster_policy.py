@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from controller.kube.cache import Pace
-from controller.kube.client import ApiClient
-from controller.kube.policies import ClusterPolicy
+from controller.kube.api.cache import Pace
+from controller.kube.api.client import ApiClient
+from controller.kube.objects.policies import ClusterPolicy
 from controller.policies.file import PolicyChange
 from controller.policy import Level
 from gpuwarden.telemetry.metrics import Instruments

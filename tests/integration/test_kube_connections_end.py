@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.kube.cache import ListWatch, Pace
-from controller.kube.client import Answer, ApiClient, Request
-from controller.kube.nodes import NODE_KIND
-from controller.kube.resources import NODES
-from controller.kube.transport import InCluster, Transport
+from controller.kube.api.cache import ListWatch, Pace
+from controller.kube.api.client import Answer, ApiClient, Request
+from controller.kube.api.resources import NODES
+from controller.kube.api.transport import InCluster, Transport
+from controller.kube.nodes.nodes import NODE_KIND
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -16,8 +16,12 @@ from controller.fleet.enrollment import (
     EnrollmentUnavailableError,
     QuarantineEntry,
 )
-from controller.kube.cache import Pace
-from controller.kube.enrollments import FINALIZER, KubernetesEnrollmentStore, enrollment_object
+from controller.kube.api.cache import Pace
+from controller.kube.objects.enrollments import (
+    FINALIZER,
+    KubernetesEnrollmentStore,
+    enrollment_object,
+)
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.kube.client import ApiClient
-from controller.kube.events import REPEAT_NS, EventRecorder, Notice, Regarding, Severity
-from controller.kube.leader_election import Leadership, Terms
+from controller.kube.api.client import ApiClient
+from controller.kube.api.leader_election import Leadership, Terms
+from controller.kube.pods.events import REPEAT_NS, EventRecorder, Notice, Regarding, Severity
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client, in_cluster

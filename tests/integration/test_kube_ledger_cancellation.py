@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from controller.kube.client import Answer, ApiClient, Request
-from controller.kube.reservations import (
+from controller.kube.api.client import Answer, ApiClient, Request
+from controller.kube.api.resources import ApiError
+from controller.kube.objects.reservations import (
     RESERVATION_KIND,
     KubernetesLedgerStore,
     reservation_object,
 )
-from controller.kube.resources import ApiError
 from controller.ledger.record import GpuRecord, HolderState
 from controller.ledger.store import Entry
 from gpuwarden.clock import SystemClock

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from controller.kube.cache import Pace
-from controller.kube.reservations import (
+from controller.kube.api.cache import Pace
+from controller.kube.objects.reservations import (
     FINALIZER,
     KeptReservation,
     KubernetesLedgerStore,
     Repaired,
     reservation_object,
 )
-from controller.kube.store import PendingRequest
+from controller.kube.objects.store import PendingRequest
 from controller.ledger.record import GpuRecord, HolderState
 from controller.ledger.store import Entry, LedgerStore, LedgerUnavailableError
 from gpuwarden.clock import SystemClock

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from controller.fleet.directory import KnownNode
-from controller.kube.cache import ListWatch, Pace
-from controller.kube.nodes import NODE_KIND, ClusterNodes
-from controller.kube.resources import NODES, ApiError
+from controller.kube.api.cache import ListWatch, Pace
+from controller.kube.api.resources import NODES, ApiError
+from controller.kube.nodes.nodes import NODE_KIND, ClusterNodes
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from controller.admission.mutation import hint
 from controller.admission.pod import AdmittedPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.kube.client import ApiClient
-from controller.kube.node_hints import MOST_CHANGES, NodeHints
+from controller.kube.api.client import ApiClient
+from controller.kube.nodes.node_hints import MOST_CHANGES, NodeHints
 from controller.placement.keys import RequirementRules
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

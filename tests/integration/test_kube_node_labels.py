@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.kube.client import ApiClient
-from controller.kube.inventory_labels import MOST_CHANGES, InventoryLabels
+from controller.kube.api.client import ApiClient
+from controller.kube.nodes.inventory_labels import MOST_CHANGES, InventoryLabels
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

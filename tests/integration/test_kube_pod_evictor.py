@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.kube.pods import PodEvictor
+from controller.kube.pods.pods import PodEvictor
 from controller.ledger.record import PodRef
 from tests.builders.kube_access import api_client, in_cluster
 from tests.fakes.api_server import FakeApiServer

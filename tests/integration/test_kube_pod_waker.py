@@ -9,9 +9,9 @@ import pytest
 
 from controller.binding.waking import Chosen, Room
 from controller.fleet.trust import ChangeKind, TrustChange
-from controller.kube.cache import Cache
-from controller.kube.pod_waker import PodWaker
-from controller.kube.pods import REQUEUED, ClusterPods, pod_kind
+from controller.kube.api.cache import Cache
+from controller.kube.pods.pod_waker import PodWaker
+from controller.kube.pods.pods import REQUEUED, ClusterPods, pod_kind
 from controller.ledger.record import PodRef
 from controller.placement.keys import RequirementRules
 from gpuwarden.telemetry.metrics import Instruments

@@ -22,9 +22,9 @@ import pytest
 from controller.admission.review import AdmissionHandler, Verdict
 from controller.certificates.files import CertificateFiles
 from controller.certificates.plan import Terms
-from controller.kube.certificates import STARVED_S, ManagedCertificates
-from controller.kube.client import ApiClient
-from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.kube.api.client import ApiClient
+from controller.kube.objects.certificates import STARVED_S, ManagedCertificates
+from controller.web.extender.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.listener import HttpServer
 from controller.web.tls import PreviousFiles, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks

@@ -9,7 +9,7 @@ import pytest
 from controller.admission.review import encode_patch
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import mutated
-from controller.kube.waiting_events import WaitingPodEvents
+from controller.kube.pods.waiting_events import WaitingPodEvents
 from controller.placement.keys import HINT_LABEL_PREFIX
 from sandbox.kube.json_patch import applied
 from tests.builders.admitted_pods import admitted, new_pod

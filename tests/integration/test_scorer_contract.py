@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.admission.hint_request import Features, score_request
-from controller.admission.hint_score import MOST_BYTES, ScoreError, ScoreFault, read_score
+from controller.admission.hints.request import Features, score_request
+from controller.admission.hints.score import MOST_BYTES, ScoreError, ScoreFault, read_score
 from controller.runs.observation import observation_body
 from controller.scoring.learned import Observation
 from controller.web.scorer import HttpScorer

@@ -18,7 +18,7 @@ class Subject:
     def sources(self, root: Path, only: Sequence[str] = ()) -> list[str]:
         """Paths of its sources below `root`; those that lie in one of `only`, if anything does."""
         names = [f"{x}.py" for x in self.modules] or ["*.py"]
-        paths = [path for name in names for path in (root / self.package).glob(name)]
+        paths = [path for name in names for path in (root / self.package).rglob(name)]
         found = sorted(str(path.relative_to(root)) for path in paths)
         return [x for x in found if not only or any(x.startswith(part) for part in only)]
 

@@ -23,7 +23,7 @@ from controller.placement.snapshot import placement_policy
 from controller.placement.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import AttestationClass, ClassHash, Level, NodeMode, Policy
-from controller.web.scheduler_messages import decode_args, encode_filter_result
+from controller.web.extender.scheduler_messages import decode_args, encode_filter_result
 from gpuwarden.policy.selector import parse_selector
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import (

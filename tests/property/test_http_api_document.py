@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.web.openapi import openapi_document
+from controller.web.api.openapi import openapi_document
 from tests.fakes.http_api import BODY, api_world
 from tests.fakes.json_schema import faults
 

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller.kube.leader_election import Candidate, Create, Lease, Update
+from controller.kube.api.leader_election import Candidate, Create, Lease, Update
 
 _SECOND = 1_000_000_000
 REPLICAS = st.integers(0, 2)

@@ -25,8 +25,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from controller.kube.cache import Pace
-from controller.kube.reservations import KubernetesLedgerStore
+from controller.kube.api.cache import Pace
+from controller.kube.objects.reservations import KubernetesLedgerStore
 from controller.ledger.claim import Claim, Claimant, Claimed
 from controller.ledger.record import MOVES, HolderState, Origin, PodRef, ShareGroup
 from controller.ledger.release import GivenGpu, UseReport, allocation_recorded

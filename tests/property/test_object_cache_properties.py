@@ -10,9 +10,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.kube.cache import Change
-from controller.kube.resources import Entry
-from controller.kube.store import MutationCache, PendingRequest
+from controller.kube.api.cache import Change
+from controller.kube.api.resources import Entry
+from controller.kube.objects.store import MutationCache, PendingRequest
 from sandbox.kube.objects import version_of
 
 KEYS = st.sampled_from(["a", "a", "b"])

@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.kube.cache import Cache, Change, WantList, WantWatch
-from controller.kube.resources import ApiError, Entry, EventKind, WatchEvent
+from controller.kube.api.cache import Cache, Change, WantList, WantWatch
+from controller.kube.api.resources import ApiError, Entry, EventKind, WatchEvent
 from sandbox.kube.objects import ApiObjects, Object, RefusedError, version_of
 
 NAMES = st.sampled_from(["a", "b", "c"])

@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.admission.hint_request import is_label_value
-from controller.admission.workload_name import job_as_owner, workload_name
+from controller.admission.hints.request import is_label_value
+from controller.admission.hints.workload_name import job_as_owner, workload_name
 from controller.placement.pod import Metadata, OwnerReference
 from controller.scoring.documents import read_observation
 

@@ -9,7 +9,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from sandbox.fleet.plan import Happening, Kind
 from sandbox.fleet.process import Live, ShareProcess, Start, Stop
 from sandbox.laptop import Pace

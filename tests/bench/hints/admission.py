@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.admission.hint_patch import Bucket, PriorityClass
-from controller.admission.hint_request import JOB_TYPE_LABEL
-from controller.admission.hint_score import CLASS_LABEL
-from controller.admission.hint_webhook import (
+from controller.admission.hints.patch import Bucket, PriorityClass
+from controller.admission.hints.request import JOB_TYPE_LABEL
+from controller.admission.hints.score import CLASS_LABEL
+from controller.admission.hints.webhook import (
     HINTED,
     HintDecision,
     HintRules,

@@ -19,8 +19,8 @@ from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import DeviceUse, Scenes
 from controller.policy import DEFAULT_POLICY, NodeMode
 from controller.recorders.http import ExtenderRecorder
-from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
-from controller.web.verbs import ExtenderVerbs
+from controller.web.extender.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.web.extender.verbs import ExtenderVerbs
 from gpuwarden import __version__
 from gpuwarden.moment import Moment, wall_ns
 from gpuwarden.settings.values import Address

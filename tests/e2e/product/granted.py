@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from controller.kube.resources import CALLS
+from controller.kube.api.resources import CALLS
 from tests.e2e.lab.audit_log import AuditedCall
 
 _MOMENT = timedelta(seconds=10)

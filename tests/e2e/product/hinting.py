@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace as changed
 
-from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.nodes.nodes import ENFORCE_LABEL
 from controller.placement.keys import MANAGED_TAINT
 from sandbox.fleet.hardware import NodeHardware
 from tests.e2e.lab.api import Document

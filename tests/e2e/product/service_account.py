@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from controller.kube.transport import InCluster
+from controller.kube.api.transport import InCluster
 from tests.e2e.lab.lab import Lab
 from tests.e2e.product.installation import NAMESPACE
 

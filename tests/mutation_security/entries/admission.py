@@ -190,22 +190,22 @@ ENTRIES: Final = (
     ),
     one(
         "hints-a-label-that-lies-draws-pods",
-        "controller/admission/hint_candidates.py",
+        "controller/admission/hints/candidates.py",
         "        if first is not None and not others:\n",
         "        if first is not None:\n",
         f"{HINT_CANDIDATES}::test_a_label_that_two_types_have_tells_neither",
     ),
     one(
         "hints-a-type-that-was-no-candidate",
-        "controller/admission/hint_score.py",
+        "controller/admission/hints/score.py",
         "or not named <= {*candidates}:",
         "or False:",
-        "tests/unit/controller/admission/test_hint_score.py"
+        "tests/unit/controller/admission/hints/test_score.py"
         "::test_a_type_that_was_no_candidate_is_a_lie",
     ),
     one(
         "hints-stale-evidence-makes-candidates",
-        "controller/admission/hint_candidates.py",
+        "controller/admission/hints/candidates.py",
         "    if view.state(scene.now.boottime_ns) is not NodeState.ELIGIBLE:\n",
         "    if False:\n",
         f"{HINT_CANDIDATES}::test_evidence_must_be_fresh",
@@ -221,10 +221,10 @@ ENTRIES: Final = (
     ),
     one(
         "hints-change-the-pods-own-priority",
-        "controller/admission/hint_patch.py",
+        "controller/admission/hints/patch.py",
         "        return LeftOut.PRIORITY_KEPT\n",
         "        pass\n",
-        "tests/unit/controller/admission/test_hint_patch.py::test_a_class_that_the_pod_names_stays",
+        "tests/unit/controller/admission/hints/test_patch.py::test_a_class_that_the_pod_names_stays",
     ),
     one(
         "prioritize-a-hint-moves-nodes-that-cannot-pass",

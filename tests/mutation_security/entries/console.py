@@ -8,7 +8,7 @@ from tests.mutation_security.shown_by import API_V1, CONSOLE
 ENTRIES: Final = (
     one(
         "v1-pods-of-a-namespace",
-        "controller/web/reading.py",
+        "controller/web/api/reading.py",
         "        refusal = await self._viewers.about_pods(asked.viewer, namespace, name)\n",
         "        refusal = None\n",
         f"{API_V1}::test_a_person_sees_pods_of_namespaces_that_they_may_read",
@@ -16,28 +16,28 @@ ENTRIES: Final = (
     ),
     one(
         "v1-others-in-a-trace",
-        "controller/web/reading.py",
+        "controller/web/api/reading.py",
         "pod_detail(trace if asked.viewer.has_serials else shown_trace(trace))",
         "pod_detail(trace)",
         f"{API_V1}::test_a_person_reads_a_pod_without_others_in_it",
     ),
     one(
         "v1-readers",
-        "controller/web/v1.py",
+        "controller/web/api/v1.py",
         "        if access is Access.READER and not viewer.reads:\n",
         "        if False:\n",
         f"{API_V1}::test_the_fleet_is_for_readers",
     ),
     one(
         "viewer-proxy",
-        "controller/web/viewers.py",
+        "controller/web/api/viewers.py",
         "        if isinstance(identity, Refusal) or str(identity) not in self._people.proxies:\n",
         "        if isinstance(identity, Refusal):\n",
         f"{API_V1}::test_a_proxy_names_its_user_and_nobody_else_does",
     ),
     one(
         "viewer-rebound-name",
-        "controller/web/viewers.py",
+        "controller/web/api/viewers.py",
         "    return is_local and host in _LOCAL_NAMES",
         "    return is_local and bool(host)",
         f"{API_V1}::test_this_machine_reads_without_a_login_only_where_that_is_allowed",

@@ -8,7 +8,7 @@ from tests.mutation_security.shown_by import API_CALLERS, API_FINALIZE, API_REVI
 ENTRIES: Final = (
     one(
         "api-authentication",
-        "controller/web/api.py",
+        "controller/web/api/api.py",
         "        if isinstance(caller, Refusal):\n",
         "        if isinstance(caller, Refusal):\n"
         '            return ApiCaller("anybody", reads=True, operates=True)\n',
@@ -17,7 +17,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-body-last",
-        "controller/web/api.py",
+        "controller/web/api/api.py",
         "                caller = await self._admit(described, request)\n",
         "                await self._bodies.receive(request)\n"
         "                caller = await self._admit(described, request)\n",
@@ -25,7 +25,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-readers",
-        "controller/web/operations.py",
+        "controller/web/api/operations.py",
         "(access is Access.READER and caller.reads)",
         "access is Access.READER",
         f"{API_TLS}::test_who_reads",
@@ -33,7 +33,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-own-pod",
-        "controller/web/operations.py",
+        "controller/web/api/operations.py",
         "if caller.operates or caller.pod == pod:",
         "if caller.operates or caller.pod is not None:",
         f"{API_CALLERS}::test_a_token_speaks_for_its_own_pod_alone",
@@ -41,21 +41,21 @@ ENTRIES: Final = (
     ),
     one(
         "api-wrong-gpu",
-        "controller/web/finalize.py",
+        "controller/web/api/finalize.py",
         "    if theirs and key_of(request.gpu_uuid) not in theirs:\n",
         "    if False:\n",
         f"{API_FINALIZE}::test_what_does_not_fit_changes_nothing",
     ),
     one(
         "api-forged-id",
-        "controller/web/finalize.py",
+        "controller/web/api/finalize.py",
         "    return ids is not None and ids.is_authentic(held.reservation, subject)",
         "    return ids is not None and bool(subject)",
         f"{API_FINALIZE}::test_a_reservation_that_is_over_has_expired_and_a_forged_one_is_unknown",
     ),
     one(
         "api-roots-of-now",
-        "controller/web/authentication.py",
+        "controller/web/api/authentication.py",
         "        found = caller_of(\n            facts,\n            self._roots(),\n",
         '        self._first = getattr(self, "_first", None) or self._roots()\n'
         "        found = caller_of(\n            facts,\n            self._first,\n",
@@ -63,7 +63,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-time-of-now",
-        "controller/web/authentication.py",
+        "controller/web/api/authentication.py",
         "            at=self._wall(),\n",
         "            at=datetime.now().astimezone(),\n",
         f"{API_TLS}::test_a_connection_outlives_no_certificate",
@@ -98,14 +98,14 @@ ENTRIES: Final = (
     ),
     one(
         "api-rate",
-        "controller/web/api.py",
+        "controller/web/api/api.py",
         "        if limited is not None:\n",
         "        if False:\n",
         f"{API_TLS}::test_a_pod_that_floods_is_slowed_and_others_are_not",
     ),
     one(
         "api-rate-of-the-refused",
-        "controller/web/operations.py",
+        "controller/web/api/operations.py",
         "not (access is Access.READER and self.reads)",
         "access is Access.HOLDER",
         f"{API_TLS}::test_a_pod_that_may_not_read_gets_no_more_for_being_refused",

@@ -8,30 +8,30 @@ from tests.mutation_security.shown_by import REVIEW_ANSWERS
 ENTRIES: Final = (
     one(
         "taint-that-kubelet-heeds",
-        "controller/kube/nodes.py",
+        "controller/kube/nodes/nodes.py",
         "return taint.key == MANAGED_TAINT and taint.effect == MANAGED_EFFECT",
         "return taint.key == MANAGED_TAINT",
-        "tests/unit/controller/kube/test_resources.py::test_what_is_kept_of_a_node",
+        "tests/unit/controller/kube/api/test_resources.py::test_what_is_kept_of_a_node",
     ),
     one(
         "map-names-one-node",
-        "controller/kube/nodes.py",
+        "controller/kube/nodes/nodes.py",
         "if len(holders) == 1:",
         "if holders:",
-        "tests/unit/controller/kube/test_nodes.py"
+        "tests/unit/controller/kube/nodes/test_nodes.py"
         "::test_of_two_nodes_with_one_name_neither_is_meant",
     ),
     one(
         "hints-go",
-        "controller/kube/node_hints.py",
+        "controller/kube/nodes/node_hints.py",
         "LabelChange(name, frozenset(keys - node.hints), node.hints - keys)",
         "LabelChange(name, frozenset(keys - node.hints), frozenset())",
-        "tests/unit/controller/kube/test_node_hints.py"
+        "tests/unit/controller/kube/nodes/test_node_hints.py"
         "::test_what_fits_no_longer_is_taken_away_first",
     ),
     one(
         "large-events",
-        "controller/kube/transport.py",
+        "controller/kube/api/transport.py",
         "partial(self._content.readline, max_line_length=MAX_LINE_BYTES)",
         "self._content.readline",
         "tests/integration/test_kube_list_watch.py"
@@ -39,7 +39,7 @@ ENTRIES: Final = (
     ),
     one(
         "large-pages",
-        "controller/kube/client.py",
+        "controller/kube/api/client.py",
         "                if most == 1:\n",
         "                if most >= 1:\n",
         "tests/integration/test_kube_list_watch.py"
@@ -47,7 +47,7 @@ ENTRIES: Final = (
     ),
     one(
         "reservation-removed-by-force",
-        "controller/kube/reservations.py",
+        "controller/kube/objects/reservations.py",
         "            if new.key in self._objects.missing:\n"
         "                await self._repair(new.key)\n"
         "                return False\n",
@@ -56,7 +56,7 @@ ENTRIES: Final = (
     ),
     one(
         "places-taken-unseen",
-        "controller/kube/reservations.py",
+        "controller/kube/objects/reservations.py",
         "            and object_uid(before) != now.uid\n",
         "            and False\n",
         "tests/integration/test_kube_ledger_store.py"
@@ -64,7 +64,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-audience",
-        "controller/kube/token_review.py",
+        "controller/kube/access/token_review.py",
         "if not status.authenticated or audience not in (status.audiences or ()):",
         "if not status.authenticated:",
         f"{REVIEW_ANSWERS}::test_what_does_not_count",

@@ -116,10 +116,10 @@ ENTRIES: Final = (
     ),
     one(
         "access-review-denied",
-        "controller/kube/access_review.py",
+        "controller/kube/access/access_review.py",
         "    return status.allowed and not status.denied\n",
         "    return status.allowed or not status.denied\n",
-        "tests/unit/controller/kube/test_access_review.py::test_what_counts",
+        "tests/unit/controller/kube/access/test_access_review.py::test_what_counts",
     ),
     one(
         "kubeconfig-verified-server",

@@ -36,7 +36,7 @@ ENTRIES: Final = (
     ),
     one(
         "node-objects-say-nothing",
-        "controller/web/scheduler_messages.py",
+        "controller/web/extender/scheduler_messages.py",
         "if name in passed]",
         'if name in passed or b"attestation-hash" in bytes(node)]',
         f"{COPIED}::test_a_node_that_carries_the_claims_of_another_is_what_its_evidence_says",
@@ -128,14 +128,14 @@ ENTRIES: Final = (
     ),
     one(
         "filter-knows-what-is-held",
-        "controller/web/verbs.py",
+        "controller/web/extender/verbs.py",
         "return self.scenes.now(use)",
         "return self.scenes.now()",
         f"{VERBS}::test_what_the_ledger_holds_is_busy_but_for_its_own_pod",
     ),
     one(
         "extender-address",
-        "controller/web/extender.py",
+        "controller/web/extender/extender.py",
         "if address.is_loopback or (tls is not None and tls.client_ca is not None):",
         "if True:",
         f"{EXTENDER_HTTP}::test_an_open_address_without_a_client_ca_is_refused",
@@ -173,7 +173,7 @@ ENTRIES: Final = (
     ),
     one(
         "not-ready",
-        "controller/web/verbs.py",
+        "controller/web/extender/verbs.py",
         "        if reason is not None:\n            text = ",
         "        if reason is None and self is None:\n            text = ",
         f"{VERBS}::test_managed_pods_get_an_error_until_ready",
@@ -231,7 +231,7 @@ ENTRIES: Final = (
     ),
     one(
         "another-node-is-emptied-while-victims-end",
-        "controller/web/verbs.py",
+        "controller/web/extender/verbs.py",
         "        if nominated and waits_for(",
         "        if not nominated and waits_for(",
         f"{VERBS}::test_a_pod_is_not_sent_on_while_its_nominated_node_becomes_free",

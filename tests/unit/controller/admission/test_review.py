@@ -17,7 +17,7 @@ from controller.admission.review import (
     encode_answer,
     encode_unread,
 )
-from controller.kube.events import Regarding, admission_notice
+from controller.kube.pods.events import Regarding, admission_notice
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admission_reviews import patch_of, request_of, review_json, review_of

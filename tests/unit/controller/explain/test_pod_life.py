@@ -22,8 +22,8 @@ from controller.ledger.record import GpuRecord, HolderState, Origin, PodRef, Pod
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.messages import trace_message
 from controller.policy import NodeMode
-from controller.web.v1_operations import StatusView
-from controller.web.viewers import Viewer
+from controller.web.api.v1_operations import StatusView
+from controller.web.api.viewers import Viewer
 from gpuwarden.audit.reading import Recent
 from gpuwarden.audit.record import decode_record
 from gpuwarden.cli.commands.explain import is_finding

@@ -6,7 +6,7 @@ from pathlib import Path
 from controller.export.backlog import SHARDS
 from controller.export.postgres import _COLUMNS, migrations
 from controller.export.records import COLUMNS
-from controller.kube.resources import EXPORT_DOCUMENTS, EXPORT_SHARDS
+from controller.kube.api.resources import EXPORT_DOCUMENTS, EXPORT_SHARDS
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs/export.md").read_text()
 

@@ -2,9 +2,9 @@
 
 import structlog
 
-from controller.admission.hint_patch import LeftOut
-from controller.admission.hint_score import Score
-from controller.admission.hint_webhook import HintDecision
+from controller.admission.hints.patch import LeftOut
+from controller.admission.hints.score import Score
+from controller.admission.hints.webhook import HintDecision
 from controller.recorders.hints import HintRecorder
 from controller.runs.reporter import RunNote
 from gpuwarden.telemetry.metrics import Instruments

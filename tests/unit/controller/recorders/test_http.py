@@ -10,8 +10,8 @@ from controller.recorders.http import (
     ExtenderRecorder,
     FilterRecorder,
 )
-from controller.web.documents import FinalizeRequest
-from controller.web.operations import Operation
+from controller.web.api.documents import FinalizeRequest
+from controller.web.api.operations import Operation
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments

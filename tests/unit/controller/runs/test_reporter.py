@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.admission.hint_score import FAILURES_TO_OPEN, OPEN_NS, ScoreError, ScoreFault
+from controller.admission.hints.score import FAILURES_TO_OPEN, OPEN_NS, ScoreError, ScoreFault
 from controller.runs import reporter
 from controller.runs.observation import EndedRun
 from controller.runs.pod_run import Unreported

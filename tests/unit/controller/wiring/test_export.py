@@ -11,7 +11,7 @@ from controller.export.documents import (
     DocumentChangedError,
     DocumentsUnavailableError,
 )
-from controller.kube.resources import ApiError
+from controller.kube.api.resources import ApiError
 from controller.settings import ControllerSettings
 from controller.wiring.export import ClusterDocuments, exporter
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load

@@ -1,0 +1,1 @@
+"""Calls of the Kubernetes API, caches that lists and watches keep, and leader election."""

@@ -1,0 +1,1 @@
+"""Objects that the controller writes: its custom resources, Secrets and caBundles."""

@@ -1,0 +1,1 @@
+"""The pods of the cluster: read, watched, evicted, told by Events."""

@@ -1,0 +1,1 @@
+"""The HTTP API: who calls, what was asked for, and what is shown."""

@@ -1,0 +1,1 @@
+"""The scheduler extender: kube-scheduler's messages, the verbs, and their listener."""
