@@ -20,11 +20,14 @@ _COMMANDS: Final = {
     "gpuwarden version": ("-m", "gpuwarden.cli", "version"),
     "gpuwarden nodes, by the socket": (
         "-c",
-        "import gpuwarden.cli.commands.nodes, gpuwarden.cli.client",
+        "import gpuwarden.cli.commands.nodes, gpuwarden.cli.connection.client",
     ),
     "gpuwarden nodes, by a kubeconfig": (
         "-c",
-        "from gpuwarden.cli import client, cluster_connection; import gpuwarden.cli.commands.nodes",
+        (
+            "from gpuwarden.cli.connection import client, cluster_connection;"
+            "import gpuwarden.cli.commands.nodes"
+        ),
     ),
 }
 

@@ -13,8 +13,8 @@ from typing import Final
 from cyclopts import App, CycloptsError
 
 from gpuwarden.cli.exit_codes import MEANING, CliError, ExitCode
-from gpuwarden.cli.help_text import HelpFormatter
-from gpuwarden.cli.terminal import STANDARD_INPUT, WIDTH, flowed, shown
+from gpuwarden.cli.text.help_text import HelpFormatter
+from gpuwarden.cli.text.terminal import STANDARD_INPUT, WIDTH, flowed, shown
 
 PROGRAM: Final = "gpuwarden"
 _PLUGIN: Final = "kubectl-gpuwarden"

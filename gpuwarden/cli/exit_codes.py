@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Final
 
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.terminal import shown
 from gpuwarden.regular_file import NotRegularError
 
 

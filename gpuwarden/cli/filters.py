@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.client import Client
+    from gpuwarden.cli.connection.client import Client
 
 NodeState = Literal["unknown", "refused", "eligible", "stale", "revoked", "quarantined"]
 GpuState = Literal[

@@ -15,7 +15,7 @@ import aiohttp
 
 from controller.kube.api.client import Answer, Request
 from controller.kube.api.resources import ApiError, error_from_answer
-from gpuwarden.cli.kubeconfig import read_login
+from gpuwarden.cli.connection.kubeconfig import read_login
 
 JSON: Final = "application/json"
 _MAX_LINE: Final = 24 << 20

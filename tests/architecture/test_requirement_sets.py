@@ -153,7 +153,7 @@ def test_the_command_line_is_small_on_disk() -> None:
 def test_each_command_starts_with_the_command_line_s_set() -> None:
     commands = modules_of("gpuwarden/cli", "gpuwarden/support")
     assert "aiohttp" in imported(",".join(commands), "cli.txt")
-    assert "aiohttp" not in imported("gpuwarden.cli.client", "cli.txt")
+    assert "aiohttp" not in imported("gpuwarden.cli.connection.client", "cli.txt")
 
 
 def test_kubectl_finds_its_plugin() -> None:

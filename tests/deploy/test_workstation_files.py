@@ -12,7 +12,7 @@ import yaml
 
 from controller.kube.api.resources import ACCESS_NAME
 from controller.people.rights import CLUSTER_ROLES, FLEET, GROUP, INSPECT, OPERATE
-from gpuwarden.cli.cluster_connection import (
+from gpuwarden.cli.connection.cluster_connection import (
     ACCESS,
     CERTIFICATES_PORT,
     CONTROLLER,

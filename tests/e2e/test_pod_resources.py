@@ -12,7 +12,7 @@ import pytest
 
 from agent.claims.cgroup import pod_uid
 from agent.claims.kubelet import KubeletAllocations
-from gpuwarden.cli.terminal import short_uuid
+from gpuwarden.cli.text.terminal import short_uuid
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from sandbox.laptop import ROOT
 from sandbox.nvml.models import h100_sxm

@@ -25,8 +25,8 @@ from controller.rpc.server import RpcServer, agents_server, people_server
 from gpuwarden.audit.files import log_files
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.cli.commands.doctor import logs_of_replicas
+from gpuwarden.cli.connection.options import Connection
 from gpuwarden.cli.exit_codes import CliError
-from gpuwarden.cli.options import Connection
 from gpuwarden.clock import SystemClock
 from gpuwarden.doctor.check import Outcome, Verdict, passed
 from gpuwarden.doctor.facts import Fact, Facts

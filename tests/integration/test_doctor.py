@@ -14,7 +14,7 @@ import pytest
 from gpuwarden.audit.files import file_name
 from gpuwarden.cli.app import run
 from gpuwarden.cli.commands.doctor import _access
-from gpuwarden.cli.options import Connection
+from gpuwarden.cli.connection.options import Connection
 from gpuwarden.cluster.access import Access, AccessError, pod_access
 from gpuwarden.cluster.api import ApiError, ApiServer
 from gpuwarden.doctor.catalog import INSTALLED

@@ -12,8 +12,8 @@ import pytest
 
 from gpuwarden.cli.app import run
 from gpuwarden.cli.commands.doctor import asked_replicas
+from gpuwarden.cli.connection.options import Connection
 from gpuwarden.cli.exit_codes import CliError
-from gpuwarden.cli.options import Connection
 from gpuwarden.doctor.check import warned
 from gpuwarden.doctor.controllers import controller_answers
 from gpuwarden.doctor.facts import Fact, Facts, Replicas, read_metrics

@@ -35,10 +35,10 @@ from gpuwarden.audit.new_log import begin_new as begun_in
 from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.audit.proofs import NoProofError, VerifiedLog
 from gpuwarden.audit.tree_check import TreeFacts, Wanted
+from gpuwarden.cli.connection.options import Output
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
-from gpuwarden.cli.options import Output
-from gpuwarden.cli.output import STRUCTURED, Format, printed, structured
-from gpuwarden.cli.terminal import STANDARD_INPUT, facts, shown
+from gpuwarden.cli.text.output import STRUCTURED, Format, printed, structured
+from gpuwarden.cli.text.terminal import STANDARD_INPUT, facts, shown
 from gpuwarden.counted import counted
 from gpuwarden.regular_file import NotRegularError, open_to_read
 

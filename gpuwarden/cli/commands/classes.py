@@ -6,13 +6,13 @@ A document is accepted only if it has the hash that the controller reports for i
 import sys
 from typing import TYPE_CHECKING, Final
 
+from gpuwarden.cli.connection.options import HERE, Connection, Output
+from gpuwarden.cli.connection.question import ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.screen import ago, on_screen
-from gpuwarden.cli.tables import Column
-from gpuwarden.cli.terminal import facts, joined, paragraph, short_hash, shown
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.screen import ago, on_screen
+from gpuwarden.cli.text.tables import Column
+from gpuwarden.cli.text.terminal import facts, joined, paragraph, short_hash, shown
 from gpuwarden.evidence.class_document import (
     ClassDocument,
     Difference,
@@ -26,7 +26,7 @@ from gpuwarden.evidence.strict_json import DecodeError
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.client import Client
+    from gpuwarden.cli.connection.client import Client
 
 CLASSES: Final[tuple[Column[pb.Class], ...]] = (
     Column("CLASS", lambda x: short_hash(x.attestation_hash) or joined(x.names), is_name=True),

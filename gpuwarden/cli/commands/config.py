@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
+from gpuwarden.cli.connection.options import OWN_VARIABLES, Output
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import OWN_VARIABLES, Output
-from gpuwarden.cli.output import Format, printed, structured
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.output import Format, printed, structured
+from gpuwarden.cli.text.terminal import shown
 from gpuwarden.finding import Finding, near_miss, quoted, required
 from gpuwarden.policy.document import KIND as POLICY
 from gpuwarden.policy.document import MAX_BYTES as MAX_POLICY_BYTES

@@ -13,20 +13,20 @@ from cyclopts import Parameter
 
 from gpuwarden import __version__
 from gpuwarden.audit.reading import RecordFilter
-from gpuwarden.cli.exec_plugin import SECONDS, run_plugin
-from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.kubeconfig import (
+from gpuwarden.cli.connection.exec_plugin import SECONDS, run_plugin
+from gpuwarden.cli.connection.kubeconfig import (
     Credentials,
     access_by,
     has_kubeconfig,
     kubeconfig_files,
     read_login,
 )
-from gpuwarden.cli.options import HERE, Connection, Namespace, Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.screen import has_colours
-from gpuwarden.cli.tables import Tone
-from gpuwarden.cli.terminal import WIDTH, paragraph, shown
+from gpuwarden.cli.connection.options import HERE, Connection, Namespace, Output
+from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.screen import has_colours
+from gpuwarden.cli.text.tables import Tone
+from gpuwarden.cli.text.terminal import WIDTH, paragraph, shown
 from gpuwarden.cluster.access import Access, AccessError, pod_access
 from gpuwarden.counted import counted
 from gpuwarden.doctor.catalog import INSTALLED, NOT_YET
@@ -45,8 +45,8 @@ from gpuwarden.doctor.log import ALL_KINDS, END_RECORDS, NAMES_KEY, joined, verd
 from gpuwarden.settings.values import Duration
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.audit_client import LogPart
-    from gpuwarden.cli.client import Client
+    from gpuwarden.cli.connection.audit_client import LogPart
+    from gpuwarden.cli.connection.client import Client
 
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ def _of_controllers(before: Facts, connection: Connection) -> Facts:
 async def asked_replicas(connection: Connection) -> Replicas:
     """All replicas that can be reached, and what is wrong with the others; raises CliError."""
     # Imported here: help and completion need no gRPC.
-    from gpuwarden.cli.every_replica import every_replica  # noqa: PLC0415 - see above
+    from gpuwarden.cli.connection.every_replica import every_replica  # noqa: PLC0415 - see above
 
     async with every_replica(connection) as replicas:
         answers = await replicas.ask(_replica)
@@ -229,7 +229,7 @@ def _logs(facts: Facts, connection: Connection, folder: Path) -> Fact[Logs]:
 async def logs_of_replicas(connection: Connection) -> Logs:
     """What the ends of the logs show, of all replicas that can be reached; raises CliError."""
     # Imported here: help and completion need no gRPC.
-    from gpuwarden.cli.every_replica import every_replica  # noqa: PLC0415 - see above
+    from gpuwarden.cli.connection.every_replica import every_replica  # noqa: PLC0415 - see above
 
     async with every_replica(connection) as replicas:
         answers = await replicas.ask(_end)

@@ -18,18 +18,18 @@ from gpuwarden.audit.gpu_history import in_order
 from gpuwarden.audit.reading import RecordFilter, Tail
 from gpuwarden.audit.record import LogRecord
 from gpuwarden.cli.commands.gpu import when
+from gpuwarden.cli.connection.options import HERE, Connection, Output
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import STRUCTURED, Format, json_line
-from gpuwarden.cli.screen import on_screen, room
-from gpuwarden.cli.tables import Column, Layout, visible
-from gpuwarden.cli.terminal import joined, shown
+from gpuwarden.cli.text.output import STRUCTURED, Format, json_line
+from gpuwarden.cli.text.screen import on_screen, room
+from gpuwarden.cli.text.tables import Column, Layout, visible
+from gpuwarden.cli.text.terminal import joined, shown
 from gpuwarden.counted import counted
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.audit_client import LogPart
-    from gpuwarden.cli.client import Client
-    from gpuwarden.cli.every_replica import Missing
+    from gpuwarden.cli.connection.audit_client import LogPart
+    from gpuwarden.cli.connection.client import Client
+    from gpuwarden.cli.connection.every_replica import Missing
 
 _POLL_S: Final = 0.5
 _AGAIN_S: Final = 2.0
@@ -131,7 +131,7 @@ async def _of_replicas(
     connection: Connection, wanted: RecordFilter, last: int, output: Format, *, follows: bool
 ) -> ExitCode:
     # Imported here: help and completion need no gRPC.
-    from gpuwarden.cli.every_replica import every_replica  # noqa: PLC0415 - see above
+    from gpuwarden.cli.connection.every_replica import every_replica  # noqa: PLC0415 - see above
 
     async with every_replica(connection) as replicas:
         parts = await replicas.ask(lambda client: client.log.last(wanted, last))

@@ -7,14 +7,14 @@ from typing import Final
 from gpuwarden.cli.commands.classes import class_change_text
 from gpuwarden.cli.commands.nodes import changes_text, who
 from gpuwarden.cli.commands.reservations import RESERVATIONS
+from gpuwarden.cli.connection.options import HERE, Connection, Namespace, Output
+from gpuwarden.cli.connection.question import ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import HERE, Connection, Namespace, Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.pod_texts import explanation, named, of_first, refused, remedy, would_pass
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.screen import ago, on_screen
-from gpuwarden.cli.tables import Column, Tone
-from gpuwarden.cli.terminal import facts, joined, paragraph, short_hash, short_uuid, shown
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.pod_texts import explanation, named, of_first, refused, remedy, would_pass
+from gpuwarden.cli.text.screen import ago, on_screen
+from gpuwarden.cli.text.tables import Column, Tone
+from gpuwarden.cli.text.terminal import facts, joined, paragraph, short_hash, short_uuid, shown
 from gpuwarden.counted import counted
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from gpuwarden.cli.connection.options import Output
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
-from gpuwarden.cli.options import Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.tables import Column
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.screen import on_screen
+from gpuwarden.cli.text.tables import Column
+from gpuwarden.cli.text.terminal import shown
 from gpuwarden.counted import counted
 from gpuwarden.dead_letter_files import (
     EXPORTERS,

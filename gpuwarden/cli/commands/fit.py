@@ -8,14 +8,14 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from gpuwarden.cli.commands.classes import class_change_text
+from gpuwarden.cli.connection.options import HERE, Connection, Namespace, Output
+from gpuwarden.cli.connection.question import ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import HERE, Connection, Namespace, Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.pod_texts import refused
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.tables import Column, Tone
-from gpuwarden.cli.terminal import paragraph, shown
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.pod_texts import refused
+from gpuwarden.cli.text.screen import on_screen
+from gpuwarden.cli.text.tables import Column, Tone
+from gpuwarden.cli.text.terminal import paragraph, shown
 from gpuwarden.strict_yaml import YamlError, parse_plain
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 

@@ -30,17 +30,17 @@ from gpuwarden.audit.gpu_history import (
 )
 from gpuwarden.audit.reading import recent_records
 from gpuwarden.audit.record import LogRecord
+from gpuwarden.cli.connection.options import HERE, Connection, Output
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.tables import Column
-from gpuwarden.cli.terminal import facts, paragraph, shown
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.screen import on_screen
+from gpuwarden.cli.text.tables import Column
+from gpuwarden.cli.text.terminal import facts, paragraph, shown
 from gpuwarden.counted import counted
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.audit_client import LogPart
-    from gpuwarden.cli.every_replica import Missing, Replicas
+    from gpuwarden.cli.connection.audit_client import LogPart
+    from gpuwarden.cli.connection.every_replica import Missing, Replicas
 
 Stores = Annotated[list[Path] | None, Parameter(name="--store", negative="")]
 _LASTS: Final = "now"
@@ -165,7 +165,7 @@ def _archived(folders: Sequence[Path], digest: str) -> Shown | None:
 
 async def _of_replicas(connection: Connection, gpu: str) -> Found:
     # Imported here: help and completion need no gRPC.
-    from gpuwarden.cli.every_replica import every_replica  # noqa: PLC0415 - see above
+    from gpuwarden.cli.connection.every_replica import every_replica  # noqa: PLC0415 - see above
 
     async with every_replica(connection) as replicas:
         if is_uuid(gpu):

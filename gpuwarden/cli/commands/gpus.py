@@ -3,17 +3,17 @@
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
+from gpuwarden.cli.connection.options import HERE, Connection, Output
+from gpuwarden.cli.connection.question import ask
 from gpuwarden.cli.filters import STATE, ClassName, GpuState, Labels, choice
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.tables import Column, Tone
-from gpuwarden.cli.terminal import joined, memory, short_uuid
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.screen import on_screen
+from gpuwarden.cli.text.tables import Column, Tone
+from gpuwarden.cli.text.terminal import joined, memory, short_uuid
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.client import Client
+    from gpuwarden.cli.connection.client import Client
 
 _VENDOR: Final = "NVIDIA "
 _TONES: Final = {

@@ -7,8 +7,7 @@ them when anything has changed since.
 import sys
 
 from gpuwarden.cli.commands.nodes import enrollment_text
-from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import (
+from gpuwarden.cli.connection.options import (
     HERE,
     AsRecordedBy,
     Connection,
@@ -18,9 +17,10 @@ from gpuwarden.cli.options import (
     demand_yes,
     note_who_acted,
 )
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.terminal import paragraph, shown
+from gpuwarden.cli.connection.question import ask
+from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.terminal import paragraph, shown
 from gpuwarden.counted import counted
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops

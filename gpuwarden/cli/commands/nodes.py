@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from gpuwarden.cli.commands.gpus import GPUS
-from gpuwarden.cli.filters import STATE, ClassName, Labels, NodeState, choice
-from gpuwarden.cli.options import (
+from gpuwarden.cli.connection.options import (
     HERE,
     Connection,
     Output,
 )
-from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, printed
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.screen import ago, has_colours, on_screen, room, time_of_day
-from gpuwarden.cli.tables import Column, Layout, Tone, visible
-from gpuwarden.cli.terminal import duration, facts, joined, short_hash, short_uuid, shown
+from gpuwarden.cli.connection.question import ask
+from gpuwarden.cli.filters import STATE, ClassName, Labels, NodeState, choice
+from gpuwarden.cli.text.output import STRUCTURED, Format, json_line, plain, printed
+from gpuwarden.cli.text.screen import ago, has_colours, on_screen, room, time_of_day
+from gpuwarden.cli.text.tables import Column, Layout, Tone, visible
+from gpuwarden.cli.text.terminal import duration, facts, joined, short_hash, short_uuid, shown
 from gpuwarden.counted import counted
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.client import Client
+    from gpuwarden.cli.connection.client import Client
 
 _KEPT: Final = "kept"
 _WAITING: Final = "Waits for an operator:"

@@ -5,8 +5,8 @@ import sys
 from gpuwarden import __version__
 from gpuwarden.cli.app import build
 from gpuwarden.cli.completion import Shell, names_script
-from gpuwarden.cli.options import Output
-from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.connection.options import Output
+from gpuwarden.cli.text.output import Format, printed
 from gpuwarden.cli.version import version_line
 from gpuwarden.evidence.model import PROTOCOL
 

@@ -3,12 +3,12 @@
 import sys
 from typing import Final
 
+from gpuwarden.cli.connection.options import HERE, Connection, Output
+from gpuwarden.cli.connection.question import ask
 from gpuwarden.cli.exit_codes import ExitCode
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import Format, plain, printed
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.tables import Column
+from gpuwarden.cli.text.output import Format, plain, printed
+from gpuwarden.cli.text.screen import on_screen
+from gpuwarden.cli.text.tables import Column
 from gpuwarden.counted import counted
 from gpuwarden.wire.v1 import placement_pb2 as pb
 

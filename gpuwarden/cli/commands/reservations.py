@@ -11,9 +11,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.filters import STATE, ReservationState
-from gpuwarden.cli.options import (
+from gpuwarden.cli.connection.options import (
     HERE,
     AsRecordedBy,
     Connection,
@@ -24,11 +22,13 @@ from gpuwarden.cli.options import (
     demand_yes,
     note_who_acted,
 )
-from gpuwarden.cli.output import Format, plain, printed
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.screen import on_screen
-from gpuwarden.cli.tables import Column
-from gpuwarden.cli.terminal import age, facts, short_uuid, shown
+from gpuwarden.cli.connection.question import ask
+from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.filters import STATE, ReservationState
+from gpuwarden.cli.text.output import Format, plain, printed
+from gpuwarden.cli.text.screen import on_screen
+from gpuwarden.cli.text.tables import Column
+from gpuwarden.cli.text.terminal import age, facts, short_uuid, shown
 from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1 import placement_pb2 as pb
 

@@ -18,10 +18,10 @@ from gpuwarden.audit.archived_evidence import (
 )
 from gpuwarden.audit.files import lines_of, log_files
 from gpuwarden.audit.record import LogRecord, RecordError, RecordKind, decode_record, last_refs
+from gpuwarden.cli.connection.options import Output
 from gpuwarden.cli.exit_codes import CliError, ExitCode, unreadable
-from gpuwarden.cli.options import Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.terminal import facts, joined, shown
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.terminal import facts, joined, shown
 from gpuwarden.evidence.canonical import sha256_hex
 
 DEFAULT_STORE: Final = Path("/var/lib/gpuwarden/audit")

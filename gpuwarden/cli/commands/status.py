@@ -4,11 +4,11 @@ import sys
 from collections.abc import Iterable
 
 from gpuwarden import __version__
+from gpuwarden.cli.connection.options import HERE, Connection, Output
+from gpuwarden.cli.connection.question import ask
 from gpuwarden.cli.exit_codes import ExitCode
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.terminal import facts, joined, paragraph
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.terminal import facts, joined, paragraph
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 _ELIGIBLE = "eligible"

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
+from gpuwarden.cli.connection.options import HERE, OWN_VARIABLES, Connection
+from gpuwarden.cli.connection.question import ask
 from gpuwarden.cli.exit_codes import MEANING, CliError, ExitCode
-from gpuwarden.cli.options import HERE, OWN_VARIABLES, Connection
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.terminal import shown
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, SettingsError, load
 from gpuwarden.settings.start import CONFIG_VARIABLE, read_config_file, read_secret_file
 from gpuwarden.settings.values import Address

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import Parameter
 
 from gpuwarden.cli.commands.use import owner
+from gpuwarden.cli.connection.options import HERE, Connection, Output
+from gpuwarden.cli.connection.question import ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, printed
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.screen import ago, on_screen, time_of_day
-from gpuwarden.cli.tables import Column, Tone
-from gpuwarden.cli.terminal import paragraph, short_uuid
+from gpuwarden.cli.text.output import STRUCTURED, Format, json_line, plain, printed
+from gpuwarden.cli.text.screen import ago, on_screen, time_of_day
+from gpuwarden.cli.text.tables import Column, Tone
+from gpuwarden.cli.text.terminal import paragraph, short_uuid
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2, placement_pb2
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.client import Client
+    from gpuwarden.cli.connection.client import Client
 
 _CLEAR: Final = "\x1b[H\x1b[2J"
 _LEAST_S: Final = 0.5

@@ -3,12 +3,12 @@
 import sys
 from typing import Final
 
-from gpuwarden.cli.options import HERE, Connection, Namespace, Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.screen import ago, on_screen
-from gpuwarden.cli.tables import Column
-from gpuwarden.cli.terminal import joined, paragraph, short_uuid
+from gpuwarden.cli.connection.options import HERE, Connection, Namespace, Output
+from gpuwarden.cli.connection.question import ask
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.screen import ago, on_screen
+from gpuwarden.cli.text.tables import Column
+from gpuwarden.cli.text.terminal import joined, paragraph, short_uuid
 from gpuwarden.wire.v1 import placement_pb2 as pb
 
 _HOST: Final = "process of the host"

@@ -4,12 +4,12 @@ import sys
 from typing import Final
 
 from gpuwarden.cli.commands.explain import is_finding, parted, waits
+from gpuwarden.cli.connection.options import HERE, Connection, Namespace, Output
+from gpuwarden.cli.connection.question import ask
 from gpuwarden.cli.exit_codes import ExitCode
-from gpuwarden.cli.options import HERE, Connection, Namespace, Output
-from gpuwarden.cli.output import Format, printed
-from gpuwarden.cli.pod_texts import of_first, refused, remedy, would_pass
-from gpuwarden.cli.question import ask
-from gpuwarden.cli.terminal import joined, paragraph
+from gpuwarden.cli.text.output import Format, printed
+from gpuwarden.cli.text.pod_texts import of_first, refused, remedy, would_pass
+from gpuwarden.cli.text.terminal import joined, paragraph
 from gpuwarden.counted import counted
 from gpuwarden.wire.v1 import placement_pb2 as pb
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpuwarden.cli.cluster_connection import ACCESS
+from gpuwarden.cli.connection.cluster_connection import ACCESS
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.kubeconfig import kubeconfig, written
 from tests.e2e.lab.lab import Lab

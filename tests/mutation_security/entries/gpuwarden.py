@@ -44,10 +44,10 @@ ENTRIES: Final = (
     ),
     one(
         "terminal",
-        "gpuwarden/cli/terminal.py",
+        "gpuwarden/cli/text/terminal.py",
         "    if text.isprintable():\n",
         "    if text:\n",
-        "tests/unit/gpuwarden/cli/test_terminal.py::test_no_control_character_survives",
+        "tests/unit/gpuwarden/cli/text/test_terminal.py::test_no_control_character_survives",
     ),
     one(
         "lines-of-the-log",

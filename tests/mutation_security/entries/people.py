@@ -123,18 +123,18 @@ ENTRIES: Final = (
     ),
     one(
         "kubeconfig-verified-server",
-        "gpuwarden/cli/kubeconfig.py",
+        "gpuwarden/cli/connection/kubeconfig.py",
         '    if cluster.get("insecure-skip-tls-verify"):\n',
         '    if cluster.get("insecure-skip-tls-verify") == "never":\n',
-        "tests/unit/gpuwarden/cli/test_kubeconfig.py"
+        "tests/unit/gpuwarden/cli/connection/test_kubeconfig.py"
         "::test_what_is_less_safe_than_it_looks_is_an_error",
     ),
     one(
         "kubeconfig-own-identity",
-        "gpuwarden/cli/kubeconfig.py",
+        "gpuwarden/cli/connection/kubeconfig.py",
         "    if borrowed:\n",
         "    if not user:\n",
-        "tests/unit/gpuwarden/cli/test_kubeconfig.py"
+        "tests/unit/gpuwarden/cli/connection/test_kubeconfig.py"
         "::test_what_is_less_safe_than_it_looks_is_an_error",
     ),
 )

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.cli import screen
 from gpuwarden.cli.app import run
+from gpuwarden.cli.text import screen
 from tests.fakes.fleet_server import FakeFleetServer
 
 NOW_S = datetime(2026, 11, 27, 20, 2, tzinfo=UTC).timestamp()

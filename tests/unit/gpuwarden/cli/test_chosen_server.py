@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.cli import options
+from gpuwarden.cli.connection import options
+from gpuwarden.cli.connection.options import DEFAULT_SERVER, Connection, chosen_server
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import DEFAULT_SERVER, Connection, chosen_server
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ import pytest
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.cli import commands
-from gpuwarden.cli.tables import Column, visible
+from gpuwarden.cli.text.tables import Column, visible
 from gpuwarden.dead_letter_files import LETTERS
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 import yaml
 
-from gpuwarden.cli.options import NAMELESS
+from gpuwarden.cli.connection.options import NAMELESS
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwarden.cli.options import NAMELESS
+from gpuwarden.cli.connection.options import NAMELESS
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1 import placement_pb2 as pb

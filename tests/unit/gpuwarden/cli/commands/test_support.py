@@ -83,7 +83,7 @@ def test_chunks_are_joined_and_strange_parts_are_not_taken(
 def test_a_part_without_end_is_left_out(
     ask: Cli, told: FakeFleetServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwarden.cli.client.MAX_PART_BYTES", 10)
+    monkeypatch.setattr("gpuwarden.cli.connection.client.MAX_PART_BYTES", 10)
     told.support += [sup.CollectResponse(part="audit.json", content=b"x" * 9)] * 3
     assert ask("support-bundle", "--output", str(tmp_path / "bundle")).code == 0
     assert gaps(tmp_path / "bundle")["controller/audit.json"].startswith("larger than")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.cli.commands import top as top_command
-from gpuwarden.cli.output import Format
+from gpuwarden.cli.text.output import Format
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import placement_pb2 as place

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.kubeconfig import (
+from gpuwarden.cli.connection.kubeconfig import (
     MAX_BYTES,
     Credentials,
     ExecPlugin,
@@ -16,6 +15,7 @@ from gpuwarden.cli.kubeconfig import (
     kubeconfig_files,
     read_login,
 )
+from gpuwarden.cli.exit_codes import CliError, ExitCode
 
 SECRET = "sekrit-token"  # noqa: S105 -- of a test
 PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "login"}

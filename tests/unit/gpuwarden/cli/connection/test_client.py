@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from gpuwarden.cli.client import expected_controller, is_reader, own_svid
+from gpuwarden.cli.connection.client import expected_controller, is_reader, own_svid
+from gpuwarden.cli.connection.options import Connection
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import Connection
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb

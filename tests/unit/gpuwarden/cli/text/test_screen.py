@@ -4,10 +4,10 @@ import io
 
 import pytest
 
-from gpuwarden.cli import screen
-from gpuwarden.cli.output import Format
-from gpuwarden.cli.screen import ago, has_colours, on_screen
-from gpuwarden.cli.tables import Column, Tone
+from gpuwarden.cli.text import screen
+from gpuwarden.cli.text.output import Format
+from gpuwarden.cli.text.screen import ago, has_colours, on_screen
+from gpuwarden.cli.text.tables import Column, Tone
 from tests.unit.gpuwarden.cli.conftest import Terminal
 
 NOW = 1_795_896_000.0

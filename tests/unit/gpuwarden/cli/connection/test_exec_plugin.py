@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.cli.exec_plugin import MAX_BYTES, run_plugin
+from gpuwarden.cli.connection.exec_plugin import MAX_BYTES, run_plugin
+from gpuwarden.cli.connection.kubeconfig import Credentials, ExecPlugin, Login
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.kubeconfig import Credentials, ExecPlugin, Login
 
 SECRET = "sekrit-token"  # noqa: S105 -- of a test
 SHORT = "t"

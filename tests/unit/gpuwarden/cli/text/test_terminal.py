@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.cli.terminal import facts, flowed, paragraph, short_uuid, shown, width
+from gpuwarden.cli.text.terminal import facts, flowed, paragraph, short_uuid, shown, width
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
+from gpuwarden.cli.connection.kubeconfig import has_kubeconfig
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.kubeconfig import has_kubeconfig
-from gpuwarden.cli.output import Format
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.output import Format
+from gpuwarden.cli.text.terminal import shown
 from gpuwarden.identity.person import PERSON, is_person
 
 DEFAULT_SERVER: Final = "unix:/run/gpuwarden/fleet.sock"

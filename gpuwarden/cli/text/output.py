@@ -13,7 +13,7 @@ import yaml
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.terminal import shown
 
 
 class Format(StrEnum):

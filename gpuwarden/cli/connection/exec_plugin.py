@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gpuwarden.cli.connection.kubeconfig import Credentials, ExecPlugin, Login
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.kubeconfig import Credentials, ExecPlugin, Login
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.terminal import shown
 
 SECONDS: Final = 120.0
 """A person may have to log in."""

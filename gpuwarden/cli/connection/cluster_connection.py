@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gpuwarden.cli.api_server import ApiServer, ForbiddenError, NotFoundError
-from gpuwarden.cli.exec_plugin import SECONDS, run_plugin
+from gpuwarden.cli.connection.api_server import ApiServer, ForbiddenError, NotFoundError
+from gpuwarden.cli.connection.exec_plugin import SECONDS, run_plugin
+from gpuwarden.cli.connection.kubeconfig import Credentials, kubeconfig_files, read_login
+from gpuwarden.cli.connection.options import Connection
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.kubeconfig import Credentials, kubeconfig_files, read_login
-from gpuwarden.cli.options import Connection
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.terminal import shown
 
 ACCESS: Final = "gpuwarden-access"
 """The ConfigMap with the authority and the ports; and the Role that lets people come in."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.cli.client import Client
-from gpuwarden.cli.every_replica import Replicas, _addresses
+from gpuwarden.cli.connection.client import Client
+from gpuwarden.cli.connection.every_replica import Replicas, _addresses
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 
 GONE = CliError(ExitCode.NOT_REACHABLE, "gone")

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.terminal import shown
 from gpuwarden.cluster.access import Access
 from gpuwarden.regular_file import open_to_read
 from gpuwarden.strict_yaml import YamlError, parse_plain

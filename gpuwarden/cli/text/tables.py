@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from gpuwarden.cli.terminal import HANGING, flowed, shown, width
+from gpuwarden.cli.text.terminal import HANGING, flowed, shown, width
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.cli.api_server import ApiServer
-from gpuwarden.cli.cluster_connection import ACCESS, open_way, open_ways
+from gpuwarden.cli.connection.api_server import ApiServer
+from gpuwarden.cli.connection.cluster_connection import ACCESS, open_way, open_ways
+from gpuwarden.cli.connection.kubeconfig import Credentials, Login
+from gpuwarden.cli.connection.options import Connection
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.kubeconfig import Credentials, Login
-from gpuwarden.cli.options import Connection
 from tests.fakes.api_server import TOKEN, FakeApiServer
 
 NAMESPACE = "gpuwarden-system"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.cli.tables import Column, Layout, Tone, cells, table, visible
-from gpuwarden.cli.terminal import width
+from gpuwarden.cli.text.tables import Column, Layout, Tone, cells, table, visible
+from gpuwarden.cli.text.terminal import width
 
 Row = tuple[str, ...]
 

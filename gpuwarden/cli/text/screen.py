@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from gpuwarden.cli.output import Format
-from gpuwarden.cli.tables import Column, table, visible
-from gpuwarden.cli.terminal import WIDTH, age
+from gpuwarden.cli.text.output import Format
+from gpuwarden.cli.text.tables import Column, table, visible
+from gpuwarden.cli.text.terminal import WIDTH, age
 
 T = TypeVar("T")
 

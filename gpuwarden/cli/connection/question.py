@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuwarden.cli.options import Connection
+from gpuwarden.cli.connection.options import Connection
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.client import Client
+    from gpuwarden.cli.connection.client import Client
 
 T = TypeVar("T")
 
 
 def ask(connection: Connection, question: Callable[["Client"], Awaitable[T]]) -> T:
     """Open the connection, run `question`, close it; raises CliError."""
-    from gpuwarden.cli.client import connected  # noqa: PLC0415 - it loads gRPC
+    from gpuwarden.cli.connection.client import connected  # noqa: PLC0415 - it loads gRPC
 
     async def run() -> T:
         async with connected(connection) as client:

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from gpuwarden.cli.terminal import joined
+from gpuwarden.cli.text.terminal import joined
 from gpuwarden.counted import counted
 from gpuwarden.reason_texts import EXPLANATIONS, Explanation
 from gpuwarden.reasons import ReasonCode

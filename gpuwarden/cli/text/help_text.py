@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from cyclopts.help.formatters.plain import PlainFormatter
 
-from gpuwarden.cli.terminal import WIDTH, flowed
+from gpuwarden.cli.text.terminal import WIDTH, flowed
 
 _HANGING: Final = 6
 

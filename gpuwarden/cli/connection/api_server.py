@@ -7,9 +7,9 @@ from http import HTTPStatus
 from typing import Any, Final, Self
 from urllib.parse import quote
 
+from gpuwarden.cli.connection.kubeconfig import Credentials, Login, access_by
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.kubeconfig import Credentials, Login, access_by
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.terminal import shown
 from gpuwarden.cluster import api
 from gpuwarden.cluster.access import AccessError
 

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from gpuwarden.cli.client import (
+from gpuwarden.cli.connection.client import (
     Client,
     address_of,
     address_text,
@@ -21,8 +21,8 @@ from gpuwarden.cli.client import (
     over_way,
     own_svid,
 )
+from gpuwarden.cli.connection.options import Connection, chosen_server
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import Connection, chosen_server
 
 T = TypeVar("T")
 _NOT_ASKED: Final = "no way from here leads to its replica"
@@ -104,7 +104,7 @@ async def every_replica(connection: Connection) -> AsyncIterator[Replicas]:
             yield Replicas(clients)
         else:
             # Imported here: who asks a socket need not wait for it.
-            from gpuwarden.cli.cluster_connection import open_ways  # noqa: PLC0415 - see above
+            from gpuwarden.cli.connection.cluster_connection import open_ways  # noqa: PLC0415 - see above
 
             ways, missed = await stack.enter_async_context(open_ways(connection))
             clients = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuwarden.cli.output import Format, json_line, plain, structured
+from gpuwarden.cli.text.output import Format, json_line, plain, structured
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 

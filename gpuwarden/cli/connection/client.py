@@ -21,10 +21,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from grpc import aio
 
-from gpuwarden.cli.audit_client import AuditClient
+from gpuwarden.cli.connection.audit_client import AuditClient
+from gpuwarden.cli.connection.options import Connection, chosen_server
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import Connection, chosen_server
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.text.terminal import shown
 from gpuwarden.identity.chain import ChainError, spiffe_id_of
 from gpuwarden.identity.spiffe_id import Role, SpiffeId, SpiffeIdError, parse_spiffe_id
 from gpuwarden.identity.svid import Offer, OfferRefusedError, Svid, appraise
@@ -42,7 +42,7 @@ from gpuwarden.wire.v1.placement_pb2_grpc import PlacementServiceStub
 from gpuwarden.wire.v1.support_pb2_grpc import SupportServiceStub
 
 if TYPE_CHECKING:
-    from gpuwarden.cli.cluster_connection import Way
+    from gpuwarden.cli.connection.cluster_connection import Way
     from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub
     from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceAsyncStub
     from gpuwarden.wire.v1.placement_pb2_grpc import PlacementServiceAsyncStub
@@ -253,7 +253,7 @@ async def connected(connection: Connection) -> AsyncIterator[Client]:
     server = chosen_server(connection)
     if not server:
         # Imported here: who asks a socket need not wait for it.
-        from gpuwarden.cli.cluster_connection import open_way  # noqa: PLC0415 - see above
+        from gpuwarden.cli.connection.cluster_connection import open_way  # noqa: PLC0415 - see above
 
         async with open_way(connection) as way, over_way(connection, way) as client:
             yield client

@@ -1,0 +1,1 @@
+"""Text for people and programs: terminals, tables, JSON, help."""
