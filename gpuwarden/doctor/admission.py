@@ -423,7 +423,7 @@ def namespaces_are_enforced(facts: Facts) -> Verdict:
 SCHEDULER_CERTIFICATE: Final = Check(
     "scheduler-certificate",
     "the scheduler's client certificate lasts",
-    "As the scheduler has shown it to the extender of each replica within a day.",
+    "To each replica it has shown one within a day.",
     scheduler_shows_a_certificate,
     "troubleshooting.md#a-client-certificate-ends",
 )
@@ -434,54 +434,54 @@ ADMISSION: Final = Group(
         Check(
             "webhooks-registered",
             "the webhooks are registered for all resources",
-            "Pods, ephemeral containers, `pods/binding` and `bindings`, with `failurePolicy: Fail`."
-            " No enforced namespace is left out. Others that are, beyond the cluster's own and"
-            " SPIRE's (`spire-server`, `spire-system`), are a warning. So are these two where there"
-            " is no such namespace, and an installation without webhooks.",
+            "Pods, ephemeral containers, `pods/binding` and `bindings`, with `failurePolicy: Fail`,"
+            " in every enforced namespace. A warning: no webhooks; another namespace is left out"
+            " than the cluster's own and SPIRE's (`spire-server`, `spire-system`), or these two"
+            " are, and do not exist.",
             webhooks_are_registered,
             "admission.md#install",
         ),
         Check(
             "webhooks-ca",
             "the caBundle verifies the served certificate",
-            "Each webhook's `caBundle` verifies what each replica serves, for the webhook's host.",
+            "Of each replica, for the webhook's host.",
             bundle_verifies_what_is_served,
             "troubleshooting.md#tls-handshakes-fail",
         ),
         Check(
             "certificates",
             "no certificate ends soon",
-            "What the listeners of each replica serve, and the last authority in each `caBundle`.",
+            "Each replica's, and the last authority in each `caBundle`.",
             certificates_last,
             "troubleshooting.md#a-new-certificate-is-not-served",
         ),
         Check(
             "api-server-certificate",
             "the API server shows its client certificate",
-            "As it has shown it to each replica within a day. On managed control planes, which"
-            " cannot have one, the network must keep others from the webhooks.",
+            "To each replica within a day. Managed control planes cannot: there the network must"
+            " keep others from the webhooks.",
             api_server_shows_a_certificate,
             "troubleshooting.md#a-client-certificate-ends",
         ),
         Check(
             "pod-mutated",
             "a pod with a requirement is patched (dry run)",
-            "The pod requires level L0 and is not stored.",
+            "",
             a_pod_is_mutated,
             "troubleshooting.md#a-pod-is-not-created",
         ),
         Check(
             "pod-refused",
             "a pod with a wrong requirement is refused (dry run)",
-            "Its `gpuwarden.dev/gpu-count` is no number.",
+            "",
             a_wrong_pod_is_refused,
             "troubleshooting.md#a-pod-is-not-created",
         ),
         Check(
             "namespaces-enforced",
             "namespaces are enforced",
-            f"At least one has the label `{ENFORCE}=true`, none has a value but `true` and `false`,"
-            " and the cluster's own have none.",
+            f"At least one has the label `{ENFORCE}=true`, none a value but `true` and `false`, the"
+            " cluster's own none.",
             namespaces_are_enforced,
             "policies.md#enforced-namespaces",
         ),

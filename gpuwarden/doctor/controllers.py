@@ -219,14 +219,13 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "controllers-run",
             "the controllers run",
-            "All replicas are ready, and there are two or more.",
+            "All of two or more replicas are ready.",
             controllers_run,
         ),
         Check(
             "controller-answers",
             "a controller answers you",
-            "Every replica that can be reached is asked; one that does not answer is a warning."
-            " Checks below are about all that answer, and name those that differ.",
+            "A replica that does not answer is a warning.",
             controller_answers,
             "inspect-grpc.md#what-goes-wrong",
         ),
@@ -240,7 +239,7 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "controller-warnings",
             "the controller warns of nothing",
-            "As on `/readyz`, insecure stand-ins among them.",
+            "",
             controller_has_no_warnings,
             "operations.md#readiness-reasons",
         ),
@@ -254,14 +253,14 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "lease",
             "a leader is elected",
-            "By the Lease `gpuwarden-controller`. Only the leader writes statuses of objects.",
+            "",
             lease_is_fresh,
             "kubernetes-api.md",
         ),
         Check(
             "store",
             "the store of enrollments and reservations is reachable",
-            f"Each replica's copies of its objects are less than {_STALE_WATCH_S:.0f} s old.",
+            f"Each replica's copy is less than {_STALE_WATCH_S:.0f} s old.",
             store_is_reachable,
             "ledger.md#states",
         ),
@@ -282,8 +281,7 @@ CONTROLLERS_GROUP: Final = Group(
         Check(
             "scorer",
             "the scorer of hints answers and saves what it learns",
-            "By what each replica met when it asked it, and reported runs to it. Without it pods"
-            " are created as they are.",
+            "Without it pods are created as they are.",
             scorer_answers,
             "troubleshooting.md#pods-get-no-hints",
         ),

@@ -197,14 +197,14 @@ API: Final = Check(
 VERSION: Final = Check(
     "kubernetes-version",
     "Kubernetes is new enough",
-    f"gpuwarden needs Kubernetes 1.{OLDEST_MINOR} or newer.",
+    f"1.{OLDEST_MINOR} or newer.",
     version_is_supported,
     "compatibility.md",
 )
 APIS: Final = Check(
     "kubernetes-apis",
     "the API groups that gpuwarden uses are served",
-    "`--runtime-config` of the API server can leave groups out.",
+    "",
     apis_are_served,
 )
 READS: Final = Check(

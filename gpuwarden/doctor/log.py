@@ -187,12 +187,11 @@ LOG: Final = Group(
         Check(
             "log-verifies",
             "the audit log verifies",
-            f"The last {END_RECORDS} records of each replica's log: their form and chain, and the"
-            " signatures of checkpoints by the key that the log names. Roots of checkpoints are"
-            " compared only where that is the whole log, or a file of it begins there. A log on"
-            " this machine is verified whole. A log is a warning if no signature of it was"
-            " verified: because no record of the last 64 MiB names its key, or because"
-            f" {CHECKPOINT_RECORDS} records or more have no checkpoint.",
+            f"The last {END_RECORDS} records of each replica's log: form, chain, and the signatures"
+            " of checkpoints; roots only where the whole log or a file of it begins there. A log on"
+            " this machine is verified whole. A warning: no signature was verified, because no"
+            f" record of the last 64 MiB names the key, or {CHECKPOINT_RECORDS} or more have no"
+            " checkpoint.",
             log_verifies,
             "troubleshooting.md#the-audit-log-is-broken",
         ),

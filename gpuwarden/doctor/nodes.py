@@ -377,14 +377,14 @@ def _is_tainted(node: Object) -> bool:
 LABELLED: Final = Check(
     "gpu-nodes",
     "GPU nodes have their label",
-    f"Agents run on nodes with the label `{PRESENT}=true`, which GPU feature discovery sets. The"
-    " chart's also run where node-feature-discovery sees a device of NVIDIA.",
+    f"Agents run on nodes with `{PRESENT}=true`, which GPU feature discovery sets; the chart's"
+    " also where node-feature-discovery sees a device of NVIDIA.",
     gpu_nodes_are_labelled,
 )
 SHARED: Final = Check(
     "gpu-sharing",
     "the device plugin shares no GPU",
-    "With timeSlicing or mps several pods get one GPU.",
+    "With timeSlicing or mps, pods share GPUs.",
     gpus_are_not_shared,
     "binding-webhook.md#after-start",
 )
@@ -396,15 +396,15 @@ NODES_GROUP: Final = Group(
         Check(
             "agents",
             "an agent is ready on every GPU node",
-            f"Nodes with the label `{PRESENT}=true`, and nodes whose kubelet offers GPUs. Without a"
-            " SPIRE agent on the node, the agent does not become ready.",
+            f"Nodes with `{PRESENT}=true`, and nodes whose kubelet offers GPUs. Without a SPIRE"
+            " agent on the node none becomes ready.",
             agents_run_everywhere,
             "troubleshooting.md#agents-do-not-reach-the-controller",
         ),
         Check(
             "evidence",
             "every node's evidence is fresh",
-            "On each replica: a node shows it to all of them.",
+            "On each replica.",
             evidence_is_fresh,
             "troubleshooting.md#a-node-has-no-evidence-or-is-stale",
         ),
@@ -418,14 +418,14 @@ NODES_GROUP: Final = Group(
         Check(
             "driver",
             "NVML and the driver read every GPU",
-            "No GPU is lost, and no inventory incomplete.",
+            "No GPU is lost, no inventory incomplete.",
             gpus_are_read,
             "troubleshooting.md#gpus-cannot-be-read",
         ),
         Check(
             "modes",
             "each node's mode fits its device plugin",
-            "On nodes of mode `plugin` kubelet gives GPUs, on nodes of mode `env` it must not.",
+            "On `plugin` nodes kubelet gives GPUs, on `env` nodes it must not.",
             modes_fit,
             "reference/requirements.md#modes-and-guarantees",
         ),
@@ -435,8 +435,7 @@ NODES_GROUP: Final = Group(
         Check(
             "protection",
             "GPU nodes are protected",
-            "With `protection: cluster` every node of the fleet has the taint"
-            f" `{TAINT}:NoExecute`.",
+            f"With `protection: cluster` every node has the taint `{TAINT}:NoExecute`.",
             nodes_are_protected,
             "policies.md#protection",
         ),

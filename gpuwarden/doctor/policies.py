@@ -64,7 +64,7 @@ POLICIES_GROUP: Final = Group(
         Check(
             "policies-bound",
             "the admission policies are bound and deny",
-            "They protect annotations, labels and Bindings, also while no controller runs.",
+            "They protect annotations, labels and Bindings, also without a controller.",
             policies_are_bound,
             "policies.md#install",
         ),

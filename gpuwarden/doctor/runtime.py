@@ -202,21 +202,20 @@ VARIABLES: Final = Check(
     "device-variables",
     "no image can name GPUs that its pod has not got",
     "Where a device plugin gives CDI devices alone, as the GPU operator's does since 25.10,"
-    " NVIDIA_VISIBLE_DEVICES of an image counts in pods that run with NVIDIA's runtime. It is a"
-    " warning, and fails with `protection: cluster`. The command for the toolkit comes once agents"
-    " have another way to the GPUs.",
+    " NVIDIA_VISIBLE_DEVICES of an image counts in pods with NVIDIA's runtime. A warning, and"
+    " failed with `protection: cluster`.",
     images_see_no_other_gpus,
     "threat-model.md",
 )
 RUNTIME: Final = Check(
     "runtime-class",
     "the agents' RuntimeClass exists",
-    "Where the DaemonSet names none, the nodes' default runtime has to be NVIDIA's.",
+    "Without one, NVIDIA's runtime has to be the nodes' default.",
     runtime_class_exists,
 )
 RUNTIME_BEFORE: Final = Check(
     "runtime-class-nvidia",
     "there is NVIDIA's RuntimeClass",
-    "Agents need NVIDIA's container runtime, by the class `nvidia` or as the nodes' default.",
+    "Or NVIDIA's container runtime is the nodes' default.",
     runtime_class_before,
 )

@@ -221,8 +221,7 @@ SCHEDULER_GROUP: Final = Group(
         Check(
             "scheduler-extender",
             "the scheduler reaches the extender",
-            "By the requests that all replicas together have counted. A replica on which TLS"
-            " handshakes failed and none succeeded is a warning.",
+            "A replica on which TLS handshakes failed and none succeeded is a warning.",
             scheduler_reaches_the_extender,
             "troubleshooting.md#tls-handshakes-fail",
         ),

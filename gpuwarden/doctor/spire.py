@@ -258,8 +258,7 @@ def _svids_by(replica: Replica) -> Verdict:
 SPIRE_BEFORE: Final = Check(
     "spire-installed",
     "SPIRE is installed, and its agents go to every GPU node",
-    "Every node with GPUs needs a SPIRE agent. Node selector, affinity and tolerations of its"
-    " DaemonSet are compared with labels and taints of these nodes.",
+    "By node selector, affinity and tolerations of their DaemonSet.",
     spire_is_installed,
 )
 SPIRE: Final = Group(
@@ -284,16 +283,15 @@ SPIRE: Final = Group(
             "spire-entries",
             "the registration entries are right",
             "Controller and agents have one each, below an attested SPIRE agent. No"
-            " ClusterSPIFFEID is `admin`. Those of gpuwarden have the `className` of the SPIRE"
-            " controller manager, which ignores all others; objects without one, too, unless it has"
-            " `watchClassless`.",
+            " ClusterSPIFFEID is `admin`; gpuwarden's have the `className` of the SPIRE controller"
+            " manager, or none with `watchClassless`.",
             entries_are_right,
             "troubleshooting.md#no-svid",
         ),
         Check(
             "svids",
             "the SVIDs are valid",
-            "Each replica's own, and those that agents have shown it.",
+            "Each replica's, and those of agents.",
             svids_are_valid,
             "spire.md#svids-and-ca",
         ),

@@ -11,8 +11,8 @@ _HEAD: Final = """\
 
 Generated from the checks by `make docs`; do not edit.
 
-`gpuwarden doctor` says for each fault what it saw, what it expected, one command, and where to
-read more. It changes nothing. The two pods that it creates with `dryRun=All` are not stored.
+`gpuwarden doctor` shows of each fault what it saw, what it expected, one command, and where to read
+more. It changes nothing: the two pods that it creates with `dryRun=All` are not stored.
 
 ```console
 $ gpuwarden doctor --pre                     # before the installation
@@ -33,32 +33,27 @@ GPU nodes
     page      docs/doctor.md#agents
 ```
 
-In commands, replace words in capitals, such as OVERLAY and NODE, and `deploy/helm/gpuwarden` by
-your chart. Where Helm has installed gpuwarden, Helm repairs its objects.
+In commands, replace words in capitals, such as NODE, and `deploy/helm/gpuwarden` by your chart.
+What Helm has installed, Helm repairs.
 
 | outcome | meaning |
 |---|---|
 | passed | it is as it should be |
 | warning | it works, but read the text |
 | failed | it is not as it must be; the command exits with 3 |
-| not checked | a fact could not be read, for the stated reason; or there is nothing to check |
-
-The last line counts the checks that were not made. They did not pass.
+| not checked | a fact could not be read, or there is nothing to check. **It did not pass** |
 
 ## Who is asked
 
 - **The Kubernetes API**, by your [kubeconfig](workstation.md), or in a pod by its service account.
 - **Every replica of the controller**, the same way, or by `--server` ([whom that
-    reaches](audit-log.md#read-it)).
+    reaches](audit-log.md#read-it)). A check fails if it fails on one replica; `seen` names those
+    that differ or were not asked.
 - **The audit log** of this machine, if there is one (`--audit-log`). Above 256 MiB use
     [`gpuwarden audit verify`](reference/audit.md).
 
-A check fails if it fails on one replica. `seen` names replicas that differ or were not asked. A
-replica that does not answer is a warning of [`controller-answers`](#controller-answers).
-
-In a controller's pod the service account may read little; the rest is not checked, and only this
-pod's replica is asked. No test runs `kubectl` here: in a pod a test runs other
-[commands](kind.md#look).
+In a controller's pod only this replica is asked, and what its service account may not read is not
+checked. No test runs `kubectl` here: in a pod a test runs other [commands](kind.md#look).
 
 ```console
 $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
@@ -66,29 +61,27 @@ $ kubectl -n gpuwarden-system exec gpuwarden-controller-0 -- gpuwarden doctor
 
 ## Rights
 
-`kubectl apply -k deploy/doctor` creates a ClusterRole and a Role with the rights to read (no
-Secrets), and binds both to the service account `gpuwarden-doctor`. The dry runs also need the right
-to create pods in one namespace (`--dry-run-namespace`, by default the first enforced one). The
-roles leave it out, because it is the right to run pods. To ask controllers you must be an
-[inspector](authorization.md). `helm test` creates its own rights while it runs.
+`kubectl apply -k deploy/doctor` lets the service account `gpuwarden-doctor` read what is checked,
+no Secrets. The dry runs also need the right to create pods in one namespace (`--dry-run-namespace`,
+by default the first enforced one), which the roles leave out: it is the right to run pods. To ask
+controllers you must be an [inspector](authorization.md). `helm test` brings its own rights.
 
 ## Output for programs
 
-`-o json` and `-o yaml` give one object. Keys and ids are stable; texts are for people.
+`-o json` and `-o yaml` give one object. Keys and ids are stable; texts are for people. `-o name`
+gives the ids of failed checks. Exit codes: [every command](reference/cli.md#exit-codes).
 
 | key | value |
 |---|---|
 | `success` | whether no check failed |
 | `counts` | number of checks by outcome |
-| `replicas[].name`, `.answers`, `.why` | each replica that is known; whether it answers; why not |
+| `replicas[].name`, `.answers`, `.why` | each known replica; whether it answers; why not |
 | `groups[].name`, `.title`, `.checks` | the groups below |
 | `checks[].id`, `.title` | the id below; what holds if it passes |
 | `checks[].outcome` | `passed`, `warning`, `failed` or `not checked` |
 | `checks[].seen` | what was seen, or why it was not checked |
 | `checks[].expected`, `.command` | empty unless it is a warning or failed |
 | `checks[].page` | this page, at the check |
-
-`-o name` gives the ids of failed checks. Exit codes: [every command](reference/cli.md#exit-codes).
 """
 
 
