@@ -71,17 +71,11 @@ controllers you must be an [inspector](authorization.md). `helm test` brings its
 `-o json` and `-o yaml` give one object. Keys and ids are stable; texts are for people. `-o name`
 gives the ids of failed checks. Exit codes: [every command](reference/cli.md#exit-codes).
 
-| key | value |
-|---|---|
-| `success` | whether no check failed |
-| `counts` | number of checks by outcome |
-| `replicas[].name`, `.answers`, `.why` | each known replica; whether it answers; why not |
-| `groups[].name`, `.title`, `.checks` | the groups below |
-| `checks[].id`, `.title` | the id below; what holds if it passes |
-| `checks[].outcome` | `passed`, `warning`, `failed` or `not checked` |
-| `checks[].seen` | what was seen, or why it was not checked |
-| `checks[].expected`, `.command` | empty unless it is a warning or failed |
-| `checks[].page` | this page, at the check |
+- `success` is whether no check failed, `counts` the number of checks by outcome.
+- `replicas[]` have `name`, whether one `answers`, and `why` not.
+- `groups[]` have `name`, `title` and `checks`.
+- `checks[]` have `id`, `title` (what holds if it passes), `outcome`, `seen` (or why it was not
+    checked) and `page`; after a warning or a failure `expected` and `command`, else empty.
 """
 
 
