@@ -103,8 +103,8 @@ def webhooks_are_registered(facts: Facts) -> Verdict:
         return warned(
             f"pods of {some(absent)} would start without gpuwarden, and nobody has made"
             " that namespace yet",
-            "the namespaces of SPIRE that this cluster has: whoever creates another may run pods"
-            " on any node",
+            "the namespaces of SPIRE that this cluster has: pods of others may run on any node, and"
+            " the policy gpuwarden-enforcement alone keeps tenants from creating them",
             facts.reapply(_APPLY, "spire.namespaces={NAMESPACE}"),
         )
     return passed("pods, ephemeral containers and both ways of binding")

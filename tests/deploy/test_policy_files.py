@@ -163,6 +163,37 @@ def test_the_cluster_s_own_namespaces_are_the_same_everywhere() -> None:
     assert str(INFRASTRUCTURE) in variable("bindings", "registered")
 
 
+def test_a_namespace_of_such_a_name_is_not_created_without_the_right() -> None:
+    spec = POLICIES["enforcement"]["spec"]
+    (condition,) = spec["matchConditions"]
+    assert condition["expression"].startswith("oldObject == null || ")
+    needed = variable("enforcement", "needsTheRight")
+    assert needed.endswith(" || object.metadata.name in variables.infrastructure")
+    right, *_ = spec["validations"]
+    assert right["expression"].startswith("!variables.needsTheRight || authorizer.")
+
+
+def test_the_page_adds_a_namespace_to_both_lists(tmp_path: Path) -> None:
+    page = (FOLDER.parents[1] / "docs" / "policies.md").read_text()
+    blocks = re.findall(r"^```yaml\n(patches:.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (patches,) = (x for x in blocks if "gpu-operator" in x)
+    above = Path(*[".."] * len(tmp_path.parts[1:]))
+    inside = above / FOLDER.relative_to("/")
+    document = {"resources": [str(inside), str(inside / "protection")], **yaml.safe_load(patches)}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    found = {
+        x["metadata"]["name"]: x["spec"]
+        for x in rendered(tmp_path)
+        if x["kind"] == "ValidatingAdmissionPolicy"
+    }
+    expected = [*INFRASTRUCTURE, "gpu-operator"]
+    protection = found["gpuwarden-protection"]["matchConstraints"]["namespaceSelector"]
+    assert protection["matchExpressions"][0]["values"] == expected
+    names, *_ = found["gpuwarden-enforcement"]["variables"]
+    assert names["name"] == "infrastructure"
+    assert ast.literal_eval(names["expression"]) == expected
+
+
 def test_the_binding_webhook_sees_the_bindings_of_the_scheduler_that_is_shipped() -> None:
     assert f"request.userInfo.username == '{SCHEDULER}'" in variable("bindings", "registered")
     rbac = (FOLDER.parent / "scheduler" / "rbac.yaml").read_text()

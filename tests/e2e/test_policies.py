@@ -21,12 +21,13 @@ from controller.placement.keys import (
     SEED_REQUIRED_HASH,
 )
 from tests.builders.hostile_pods import DEVICE_KEYS
-from tests.e2e.lab.api import STRATEGIC, Api, ApiError, Document
+from tests.e2e.lab.api import APPLY, STRATEGIC, Api, ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import PROBE, Namespace, pod
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.installation import account
 from tests.e2e.product.policies import (
+    DRY,
     ENFORCE,
     POLICIES,
     Outcome,
@@ -323,6 +324,56 @@ class TestEnforcement:
             _relabel(warden, PLAIN, "", {ENFORCE: value})
 
 
+class TestNamesOfTheInfrastructure:
+    """Pods of such a namespace start without gpuwarden, on any node."""
+
+    @pytest.mark.parametrize("name", ["spire-server", "spire-system"])
+    def test_who_may_create_namespaces_may_not_create_these(self, tenant: Api, name: str) -> None:
+        document = _namespace_object(name, {})
+        with refused("ROLE_DENIED", name):
+            tenant.post(NAMESPACES, document)
+        document["metadata"]["generateName"] = "policy-"
+        with refused("ROLE_DENIED", name):
+            tenant.post(NAMESPACES, document)
+        document = {"apiVersion": "v1", "kind": "Namespace", **_namespace_object(name, {})}
+        with refused("ROLE_DENIED", name):
+            tenant.patch(f"{NAMESPACES}/{name}?fieldManager=tenant", document, APPLY)
+
+    def test_a_generated_name_is_another_whatever_its_labels_say(self, tenant: Api) -> None:
+        labels = {"kubernetes.io/metadata.name": "spire-server"}
+        document = {"metadata": {"generateName": "spire-server", "labels": labels}}
+        made = tenant.post(f"{NAMESPACES}{DRY}", document)["metadata"]
+        assert made["name"].startswith("spire-server")
+        assert made["name"] != "spire-server"
+        assert made["labels"] == {"kubernetes.io/metadata.name": made["name"]}
+
+    def test_others_are_free(self, tenant: Api) -> None:
+        for name in ("policy-new", "spire", "kube-system-2"):
+            tenant.post(f"{NAMESPACES}{DRY}", _namespace_object(name, {}))
+
+    def test_our_verb_allows_it(self, lab: Lab, warden: Api) -> None:
+        for api in (warden, lab.api):
+            _may_create(api, "spire-server")
+
+    def test_our_verb_can_be_given_for_one_name(self, lab: Lab, tenant: Api) -> None:
+        with may_manage(lab, "tenant", "spire-server"):
+            until(
+                "the right is known",
+                lambda: (
+                    outcome(tenant, lambda: _may_create(tenant, "spire-server")) is Outcome.PASSED
+                ),
+            )
+            with refused("ROLE_DENIED", "spire-system"):
+                _may_create(tenant, "spire-system")
+
+    @pytest.mark.parametrize("name", ["kube-system", "kube-node-lease"])
+    def test_the_api_server_makes_its_own(self, lab: Lab, tenant: Api, name: str) -> None:
+        """Under this name, whenever they are missing."""
+        with refused("ROLE_DENIED", name):
+            _may_create(tenant, name)
+        _may_create(person(lab, "system:apiserver", "system:masters"), name)
+
+
 class TestProtection:
     @pytest.mark.parametrize(
         "toleration",
@@ -573,6 +624,15 @@ def _namespace(lab: Lab, tenant: Api, name: str, labels: dict[str, str]) -> Iter
 
 def _namespace_object(name: str, labels: dict[str, str]) -> Document:
     return {"metadata": {"name": name, "labels": labels}}
+
+
+def _may_create(api: Api, name: str) -> None:
+    """Without creating it. A policy refuses before the name is found to be taken."""
+    try:
+        api.post(f"{NAMESPACES}{DRY}", _namespace_object(name, {}))
+    except ApiError as error:
+        if error.reason != "AlreadyExists":
+            raise
 
 
 def _delete_namespace(lab: Lab, name: str) -> None:

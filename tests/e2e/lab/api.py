@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 from tests.e2e.lab.pki import Pair
 
-JSON, MERGE, STRATEGIC = (
+JSON, MERGE, STRATEGIC, APPLY = (
     "application/json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
 )
 Document = dict[str, Any]
 

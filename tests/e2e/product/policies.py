@@ -25,7 +25,7 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _TENANT, _WARDEN = "policy-tenant", "gpuwarden-enforcement-manager"
 """A role of these tests, and the one that is shipped with the policies."""
 _RULES = [{"apiGroups": ["", "apps", "batch"], "resources": ["*"], "verbs": ["*"]}]
-_DRY = "?dryRun=All"
+DRY: Final = "?dryRun=All"
 
 
 class Outcome(Enum):
@@ -81,11 +81,11 @@ class Policies:
         bound = binding("probe", "nowhere")
         bound["metadata"] |= ours["metadata"]
         self._probes: list[Callable[[], object]] = [
-            lambda: tenant.patch(f"{plain.path}/pods/probe{_DRY}", ours),
-            lambda: tenant.patch(f"{enforced.path}/pods/probe{_DRY}", device),
-            lambda: tenant.post(f"{plain.path}/pods/probe/binding{_DRY}", bound),
-            lambda: tenant.post(f"/api/v1/namespaces{_DRY}", labelled),
-            lambda: tenant.post(f"{plain.path}/pods{_DRY}", tolerant),
+            lambda: tenant.patch(f"{plain.path}/pods/probe{DRY}", ours),
+            lambda: tenant.patch(f"{enforced.path}/pods/probe{DRY}", device),
+            lambda: tenant.post(f"{plain.path}/pods/probe/binding{DRY}", bound),
+            lambda: tenant.post(f"/api/v1/namespaces{DRY}", labelled),
+            lambda: tenant.post(f"{plain.path}/pods{DRY}", tolerant),
         ]
         self._tenant = tenant
 

@@ -20,4 +20,12 @@ ENTRIES: Final = (
         "    failurePolicy: Ignore\n",
         "tests/deploy/test_admission_files.py::test_a_webhook_that_does_not_answer_lets_nothing_in",
     ),
+    one(
+        "infrastructure-name",
+        "deploy/policy/enforcement.yaml",
+        " || object.metadata.name in variables.infrastructure\n",
+        "\n",
+        "tests/deploy/test_policy_files.py"
+        "::test_a_namespace_of_such_a_name_is_not_created_without_the_right",
+    ),
 )
