@@ -133,6 +133,15 @@ def source(peer: Object | None) -> str:
     return component(peer["podSelector"]["matchLabels"])
 
 
+def test_labels_that_open_a_port_need_the_right_to_manage_enforcement(found: list[Object]) -> None:
+    policy = one(found, "ValidatingAdmissionPolicy", "gpuwarden-enforcement")["spec"]
+    (guarded,) = [x["expression"] for x in policy["variables"] if x["name"] == "guarded"]
+    labels = [x[1] for source, *_ in rows("Flows") if (x := LABELLED.fullmatch(source))]
+    assert len(set(labels)) == 3
+    for label in labels:
+        assert f"'{label}'" in guarded
+
+
 def test_pods_may_connect_to_what_the_page_lists_and_nothing_else(found: list[Object]) -> None:
     """`all pods below` is each pod that has such a policy."""
     allowed = set(let_out(found))

@@ -166,11 +166,33 @@ def test_the_cluster_s_own_namespaces_are_the_same_everywhere() -> None:
 def test_a_namespace_of_such_a_name_is_not_created_without_the_right() -> None:
     spec = POLICIES["enforcement"]["spec"]
     (condition,) = spec["matchConditions"]
-    assert condition["expression"].startswith("oldObject == null || ")
+    assert condition["expression"].startswith("oldObject == null ")
     needed = variable("enforcement", "needsTheRight")
     assert needed.endswith(" || object.metadata.name in variables.infrastructure")
     right, *_ = spec["validations"]
     assert right["expression"].startswith("!variables.needsTheRight || authorizer.")
+
+
+def test_labels_that_let_namespaces_in_are_not_changed_without_the_right() -> None:
+    guarded = listed("enforcement", "guarded")
+    files = sorted({*FOLDER.parent.rglob("*.yaml")} - {*(FOLDER.parent / "helm").rglob("*.yaml")})
+    documents = [x for file in files for x in yaml.safe_load_all(file.read_text())]
+    assert set(guarded) == {x for x in let_in_by(documents) if x.startswith("gpuwarden.dev/")}
+    (condition,) = POLICIES["enforcement"]["spec"]["matchConditions"]
+    assert f"{list(guarded)} .exists(k, " in condition["expression"]
+    assert variable("enforcement", "needsTheRight").startswith("variables.changed.size() > 0 ||")
+
+
+def let_in_by(document: Any) -> set[str]:
+    """The labels of namespaces in all peers of NetworkPolicies, in patches too."""
+    if isinstance(document, list):
+        return set().union(*map(let_in_by, document))
+    if not isinstance(document, dict):
+        return set()
+    if "namespaceSelector" in document and set(document) <= {"namespaceSelector", "podSelector"}:
+        assert set(document["namespaceSelector"]) <= {"matchLabels"}
+        return {*document["namespaceSelector"].get("matchLabels", ())}
+    return set().union(*map(let_in_by, document.values()))
 
 
 def test_the_page_adds_a_namespace_to_both_lists(tmp_path: Path) -> None:

@@ -324,6 +324,32 @@ class TestEnforcement:
             _relabel(warden, PLAIN, "", {ENFORCE: value})
 
 
+@pytest.mark.parametrize("label", ["gpuwarden.dev/clients", "gpuwarden.dev/monitoring"])
+class TestLabelsThatOpenPorts:
+    @pytest.mark.parametrize("resource", ["", "/status", "/finalize"])
+    def test_who_may_change_namespaces_may_neither_set_nor_remove_them(
+        self, lab: Lab, tenant: Api, label: str, resource: str
+    ) -> None:
+        with refused("ROLE_DENIED", label):
+            _relabel(tenant, PLAIN, resource, {label: "true"})
+        _relabel(lab.api, PLAIN, "", {label: "true"})
+        for value in ("false", None):
+            with refused("ROLE_DENIED", label):
+                _relabel(tenant, PLAIN, resource, {label: value})
+        _relabel(lab.api, PLAIN, "", {label: None})
+
+    def test_nor_create_a_namespace_with_one(self, tenant: Api, label: str) -> None:
+        with refused("ROLE_DENIED", label):
+            tenant.post(NAMESPACES, _namespace_object("policy-new", {label: "true"}))
+
+    def test_our_verb_allows_it(self, warden: Api, label: str) -> None:
+        warden.post(f"{NAMESPACES}{DRY}", _namespace_object("policy-new", {label: "true"}))
+        for name in (PLAIN, "kube-system"):
+            for resource in ("", "/status", "/finalize"):
+                for value in ("true", "false", None):
+                    _relabel(warden, name, resource, {label: value})
+
+
 class TestNamesOfTheInfrastructure:
     """Pods of such a namespace start without gpuwarden, on any node."""
 

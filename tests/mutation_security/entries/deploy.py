@@ -21,6 +21,14 @@ ENTRIES: Final = (
         "tests/deploy/test_admission_files.py::test_a_webhook_that_does_not_answer_lets_nothing_in",
     ),
     one(
+        "port-label",
+        "deploy/policy/enforcement.yaml",
+        ", 'gpuwarden.dev/monitoring']\"\n",
+        ']"\n',
+        "tests/deploy/test_policy_files.py"
+        "::test_labels_that_let_namespaces_in_are_not_changed_without_the_right",
+    ),
+    one(
         "infrastructure-name",
         "deploy/policy/enforcement.yaml",
         " || object.metadata.name in variables.infrastructure\n",
