@@ -26,7 +26,7 @@ def rows() -> list[Row]:
 
 
 def test_there_are_rows() -> None:
-    assert len(rows()) > 130
+    assert len(rows()) > 90
     assert len({row.threat for row in rows()}) == len(rows())
 
 
