@@ -1,7 +1,8 @@
-"""`python -m tests.bench [--only NAME …]`: measure, and write docs/benchmarks.md, .json and .svg.
+"""`python -m tests.bench [--only NAME …]`: measure, and write what `docs` has of it.
 
-The part `hints` simulates, and writes into docs/learned-scores.md. With `--only` the chosen parts
-replace theirs in the last results; the others stay.
+These are benchmarks.md, benchmarks.json, benchmarks-growth.svg and reference/benchmarks.md. The
+part `hints` simulates, and writes into learned-scores.md. With `--only` the chosen parts replace
+theirs in the last results; the others stay.
 """
 
 import argparse
@@ -33,13 +34,14 @@ from tests.bench.go_peers import build_peers
 from tests.bench.growth import growth
 from tests.bench.hints.compare import write_comparison
 from tests.bench.machine import describe
-from tests.bench.page import merged, page, table
+from tests.bench.page import merged, missed, page, table
 from tests.bench.plot import svg
 from tests.bench.results import Report, Row
 from tests.go_toolchain import NoGoError
 
 DOCS = ROOT / "docs"
 PAGE, NUMBERS, PLOT = DOCS / "benchmarks.md", DOCS / "benchmarks.json", "benchmarks-growth.svg"
+RESULTS = DOCS / "reference" / "benchmarks.md"
 CACHE = ROOT / "build" / "bench"
 GROWTH = "growth"
 HINTS = "hints"
@@ -112,7 +114,7 @@ def known() -> Report:
 
 
 def keep(report: Report) -> None:
-    """Write page, numbers and plot."""
+    """Write pages, numbers and plot."""
     order = [
         module.GROUP
         for module in (
@@ -137,7 +139,8 @@ def keep(report: Report) -> None:
     NUMBERS.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     if report.curves:
         (DOCS / PLOT).write_text(svg(report.curves))
-    PAGE.write_text(merged(PAGE.read_text(), page(report, PLOT)))
+    RESULTS.write_text(merged(RESULTS.read_text(), page(report, f"../{PLOT}")))
+    PAGE.write_text(merged(PAGE.read_text(), missed(report.rows)))
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ def admission_rows(folder: Path, peers: Path) -> list[Row]:
             creation[1],
             _GO,
             Goal(Bound.AT_LEAST, 1.0),
-            "gpuwarden writes an audit record, metrics and a trace context for each; the Go webhook"
-            " decides the same and writes nothing.",
+            "gpuwarden also writes audit record, metrics and trace context; the Go webhook only"
+            " decides.",
         ),
         *(Row(GROUP, f"of these, {x.work}", "/s", *found[x.work], _GO) for x in kinds[:2]),
         Row(GROUP, f"{kinds[2].work}", "/s", *found[kinds[2].work], _GO),

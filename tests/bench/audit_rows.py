@@ -126,5 +126,5 @@ def _filter_row(folder: Path) -> Row:
         times[1].latency,
         "no log",
         Goal(Bound.AT_MOST, 1.15),
-        "Calls without a pause between them, so that what is done after an answer counts too.",
+        "Calls without a pause: what is done after an answer counts too.",
     )

@@ -53,8 +53,8 @@ def binding_rows(folder: Path) -> list[Row]:
             "ms",
             _p99(beyond),
             goal=Goal(Bound.AT_MOST, 2.0, of_ratio=False),
-            note="From the request's headers to the answer, less what it waits for ledger and"
-            " audit log: one claim, and one record that is synced.",
+            note="From headers to answer, less the wait for ledger and audit log: one claim, and"
+            " one synced record.",
         ),
         Row(GROUP, "median of the same", "ms", median(beyond)),
         Row(GROUP, "p99 of the same as a client sees it, TLS and HTTP included", "ms", _p99(seen)),

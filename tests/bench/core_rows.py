@@ -39,7 +39,7 @@ def core_rows() -> list[Row]:
             median(scans),
             "scan",
             Goal(Bound.AT_MOST, 0.333),
-            "The scan looks at each name's record in turn: standing, freshness, hash, level, GPUs.",
+            "The scan looks at each name's record in turn.",
         ),
         Row(
             GROUP,

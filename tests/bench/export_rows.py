@@ -57,7 +57,7 @@ def export_rows(folder: Path) -> list[Row]:
             "MiB",
             max(0.0, rss_mib(os.getpid()) - before),
             goal=Goal(Bound.AT_MOST, _MOST_MIB, of_ratio=False),
-            note="Growth of the process while they are noted; the facts themselves come besides.",
+            note="Growth of the process while they are noted, without the facts themselves.",
         ),
         *asyncio.run(_all(fleet, folder)),
     ]

@@ -154,7 +154,7 @@ def _names(folder: Path, peers: Path, tls: Tls) -> list[Row]:
             times[1].latency,
             _GO,
             Goal(Bound.AT_MOST, 0.25),
-            "The product always caps the reasons; the Go extender gives one for each rejection.",
+            "The Go extender gives a reason for each rejection.",
         ),
         Row(GROUP, "the same, CPU time of the server", "ms", times[0].cpu, times[1].cpu, _GO),
         Row(

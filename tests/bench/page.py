@@ -12,27 +12,45 @@ _LARGE = 1000
 
 
 def table(rows: Iterable[Row]) -> str:
-    """A Markdown table, one row each, and the notes below it."""
+    """A Markdown table, one row each, without columns that all lack; notes are below it."""
     rows = tuple(rows)
     notes = [row for row in rows if row.note]
-    lines = ["| work | gpuwarden | peer | ratio | goal | |", "|---|---:|---:|---:|---|---|"]
+    columns = [("work", "---"), ("gpuwarden", "---:")]
+    if has_peer := any(row.peer is not None for row in rows):
+        columns += [("peer", "---:"), ("ratio", "---:")]
+    if has_goal := any(row.goal is not None for row in rows):
+        columns += [("goal", "---"), ("", "---")]
+    lines = [_line(title for title, _ in columns), f"|{'|'.join(line for _, line in columns)}|"]
     for row in rows:
         number = f" [{notes.index(row) + 1}]" if row.note else ""
-        lines.append(
-            f"| {_cell(row.work)}{number} | {_amount(row.ours, row.unit)} | {_peer(row)}"
-            f" | {_ratio(row)} | {_goal(row.goal, row.unit)} | {_verdict(row)} |"
-        )
+        cells = [f"{_cell(row.work)}{number}", _amount(row.ours, row.unit)]
+        cells += [_peer(row), _ratio(row)] if has_peer else []
+        cells += [_goal(row.goal, row.unit), _verdict(row)] if has_goal else []
+        lines.append(_line(cells))
     lines += ["", *(f"{at}. {row.note}" for at, row in enumerate(notes, start=1))]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def missed(rows: Iterable[Row]) -> str:
+    """What stands between the markers of the page that people read first: what does not hold."""
+    rows = tuple(rows)
+    lines = [BEGIN, "", _summary(rows), ""]
+    for row in (x for x in rows if x.holds is False):
+        peer = "" if row.peer is None else f", {_ratio(row)} of {_peer(row)}"
+        lines.append(
+            f"- {row.group}: {row.work}: {_amount(row.ours, row.unit)}{peer};"
+            f" goal {_goal(row.goal, row.unit)}"
+        )
+    return "\n".join([*lines, "", END])
+
+
 def page(report: Report, plot: str) -> str:
-    """What stands between the markers: machine, tables by group, curves, plot."""
+    """What stands between the markers of the results: machine, tables by group, curves, plot."""
     parts = [BEGIN, "", "Machine: " + ", ".join(f"{k} {v}" for k, v in report.machine.items()), ""]
     for group in dict.fromkeys(row.group for row in report.rows):
-        parts += [f"### {group}", "", table(row for row in report.rows if row.group == group)]
+        parts += [f"## {group}", "", table(row for row in report.rows if row.group == group)]
     if report.curves:
-        parts += ["### Growth", "", _curves(report), "", f"![Cost over nodes]({plot})", ""]
+        parts += ["## Growth", "", _curves(report), "", f"![Cost over nodes]({plot})", ""]
     parts += [_summary(report.rows), "", END]
     return "\n".join(parts)
 
@@ -51,6 +69,10 @@ def amount(value: float) -> str:
     if value >= _LARGE:
         return f"{value:,.0f}"
     return f"{value:.0f}" if value >= _LARGE / 10 else f"{value:.3g}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _amount(value: float, unit: str) -> str:

@@ -26,7 +26,7 @@ def release_rows(folder: Path, ends: int = _ENDS, pods: int = _PODS) -> list[Row
             "s",
             quantiles(seconds, n=100, method="inclusive")[98],
             goal=Goal(Bound.AT_MOST, 3.0, of_ratio=False),
-            note="From the moment in which the pod has ended and its last process is gone.",
+            note="After the pod's last process is gone.",
         ),
         Row(GROUP, "median of the same", "s", median(seconds)),
         Row(

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.bench import __main__ as bench
-from tests.bench.page import BEGIN, END, merged, page, table
+from tests.bench.page import BEGIN, END, merged, missed, page, table
 from tests.bench.plot import svg
 from tests.bench.results import Bound, Curve, Goal, Point, Report, Row
 
@@ -42,13 +43,37 @@ def test_a_goal_is_about_the_ratio_or_about_the_number(row: Row, holds: bool | N
     assert row.holds is holds
 
 
+def test_columns_that_every_row_lacks_are_left_out() -> None:
+    assert table([ALONE, PLAIN]).splitlines()[:3] == [
+        "| work | gpuwarden | goal |  |",
+        "|---|---:|---|---|",
+        "| memory | 120 KiB | ≤ 110 KiB | **missed** |",
+    ]
+    assert (
+        table([replace(FAST, goal=None)]).splitlines()[0] == "| work | gpuwarden | peer | ratio |"
+    )
+
+
+def test_what_does_not_hold_is_a_list_for_those_who_read_no_table() -> None:
+    assert missed([FAST, SLOW, ALONE, PLAIN]).splitlines() == [
+        BEGIN,
+        "",
+        "1 of 3 goals hold.",
+        "",
+        "- ingest: a|b: 400 /s, 0.25x of 1,600 /s (floor); goal ≥ 0.45x",
+        "- ingest: memory: 120 KiB; goal ≤ 110 KiB",
+        "",
+        END,
+    ]
+
+
 def test_the_page_has_a_table_per_group_and_counts_the_goals() -> None:
     report = Report({"cores": "2"}, (FAST, SLOW, ALONE, PLAIN), (CURVE, SHORT))
     text = page(report, "plot.svg")
-    assert [line for line in text.splitlines() if line.startswith("###")] == [
-        "### /filter",
-        "### ingest",
-        "### Growth",
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "## /filter",
+        "## ingest",
+        "## Growth",
     ]
     assert "Machine: cores 2" in text
     assert "| cost & <care> | 0.5 ms | 4 ms | 70 ms |" in text
@@ -84,9 +109,10 @@ def test_the_plot_is_well_formed_and_inside_its_panels() -> None:
 def test_every_measured_part_has_its_place_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = tmp_path / "benchmarks.md"
-    written.write_text(bench.PAGE.read_text())
-    monkeypatch.setattr(bench, "PAGE", written)
+    for name, path in (("PAGE", bench.PAGE), ("RESULTS", bench.RESULTS)):
+        written = tmp_path / f"{name}.md"
+        written.write_text(path.read_text())
+        monkeypatch.setattr(bench, name, written)
     monkeypatch.setattr(bench, "NUMBERS", tmp_path / "benchmarks.json")
     groups = {module.GROUP for name, module in vars(bench).items() if name.endswith("_rows")}
     assert len(groups) == len(bench.parts(tmp_path, tmp_path))
