@@ -101,15 +101,19 @@ class Challenge(Document, frozen=True):
     spare_nonce: str
     """64 lower-case hex digits: the one nonce that failure notices may use."""
     hello_sha256: str
+    """SHA-256 of the bytes of the Hello."""
     leaf_sha256: str
     """SHA-256 of the DER of the agent's leaf on this TLS session."""
     want: tuple[str, ...]
     """What is asked for: `inventory`, `pods`, later `hardware-report`; others are skipped."""
     ttl_ms: int
+    """Time to answer."""
     interval_ms: int
+    """Longest time until the next challenge."""
     checkpoint: str | None
+    """The last signed one of the controller's audit log."""
     consistency_proof: tuple[str, ...]
-    """From the checkpoint that the agent last said it knows; hashes in base64."""
+    """From the checkpoint of this origin that the agent last sent on this stream, in base64."""
     wall_ms: str
     """Controller wall time, milliseconds since the epoch; informative."""
     log_key: str | None
