@@ -21,22 +21,21 @@ def with_(field: str, value: Any, **pod: Any) -> dict[str, Any]:
 DEVICE_KEYS: Final = {
     "cdi.k8s.io/gpu": "BYPASS_CDI",
     "cdi.k8s.io/vendor_device": "BYPASS_CDI",
-    "nvidia.cdi.k8s.io/container.main": "BYPASS_CDI",
-    "cdi-devices.nri.io": "BYPASS_CDI",
-    "cdi-devices.nri.io/pod": "BYPASS_CDI",
-    "cdi-devices.nri.io/container.main": "BYPASS_CDI",
-    "cdi-devices.noderesource.dev": "BYPASS_CDI",
-    "cdi-devices.noderesource.dev/container.main": "BYPASS_CDI",
-    "cdi.nri.io/container.main": "BYPASS_CDI",
-    "cdi.nri.io/pod": "BYPASS_CDI",
-    "devices.nri.io": "BYPASS_NRI",
-    "devices.nri.io/pod": "BYPASS_NRI",
-    "devices.nri.io/container.main": "BYPASS_NRI",
-    "devices.noderesource.dev": "BYPASS_NRI",
-    "devices.noderesource.dev/container.main": "BYPASS_NRI",
-    "devices.gke.io/container.main": "BYPASS_NRI",
-    "mounts.nri.io/container.main": "BYPASS_NRI",
-    "mounts.noderesource.dev/container.main": "BYPASS_NRI",
+    **{
+        f"{key}{form}": code
+        for key, code in (
+            ("nvidia.cdi.k8s.io", "BYPASS_CDI"),
+            ("cdi-devices.nri.io", "BYPASS_CDI"),
+            ("cdi-devices.noderesource.dev", "BYPASS_CDI"),
+            ("cdi.nri.io", "BYPASS_CDI"),
+            ("devices.nri.io", "BYPASS_NRI"),
+            ("devices.noderesource.dev", "BYPASS_NRI"),
+            ("devices.gke.io", "BYPASS_NRI"),
+            ("mounts.nri.io", "BYPASS_NRI"),
+            ("mounts.noderesource.dev", "BYPASS_NRI"),
+        )
+        for form in ("", "/pod", "/container.main")
+    },
     "io.kubernetes.cri-o.Devices": "BYPASS_NRI",
     "io.kubernetes.cri-o.Devices/main": "BYPASS_NRI",
     "devices.crio.io": "BYPASS_NRI",
@@ -49,9 +48,10 @@ DEVICE_KEYS: Final = {
 """Annotations and the bypass checks that they are, from the documentation of what reads them.
 
 Never made from the product's list: a key that is missing there would be missing here. The CDI
-specification (annotations of a container); nvidia-container-toolkit, its NRI plugin; the sample
-plugins of containerd/nri (device-injector), also as noderesource.dev; GKE's copy of it;
-CRI-O, crio.conf(5) `allowed_annotations` and its ANNOTATION_MIGRATION.md; runc, docs/systemd.md.
+specification (annotations of a container). NRI plugins, each with two forms for all containers of
+a pod and one for a single container: nvidia-container-toolkit's; device-injector of containerd/nri,
+also as noderesource.dev; GKE's copy of it; cdi-injector of the NRI Plugins authors. CRI-O,
+crio.conf(5) `allowed_annotations` and its ANNOTATION_MIGRATION.md; runc, docs/systemd.md.
 """
 
 
