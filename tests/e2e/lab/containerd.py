@@ -23,6 +23,8 @@ TOOLKIT = "nvidia"
 _NAMESPACE = "k8s.io"
 _IMPORT_S = 180.0
 """Hundreds of megabytes, on a busy disk."""
+_NRI_S = 30
+"""containerd gives a plugin two seconds, and then makes the container without it."""
 _DIGEST = re.compile(r"\bsha256:[0-9a-f]{64}\b")
 
 
@@ -152,6 +154,9 @@ address = "{SOCKET}"
 
 [ttrpc]
 address = "{SOCKET}.ttrpc"
+
+[plugins."io.containerd.nri.v1.nri"]
+plugin_request_timeout = "{_NRI_S}s"
 
 [plugins."io.containerd.cri.v1.images"]
 snapshotter = "overlayfs"

@@ -96,7 +96,7 @@ UPSTREAMS = (
     Upstream(
         "toolkit",
         "github.com/NVIDIA/nvidia-container-toolkit",
-        ("nvidia-container-runtime",),
+        ("nvidia-container-runtime", "nvidia-ctk-installer"),
         cgo=True,
         needs=("gcc",),
     ),
