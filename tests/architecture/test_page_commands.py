@@ -20,6 +20,7 @@ RUN_BY = {
     "README.md": ("tests/integration/test_demo_to_try.py",),
     "deploy/helm/gpuwarden/README.md": (),
     "docs/backup.md": (),
+    "docs/certificates.md": ("tests/e2e/test_chart.py",),
     "docs/demo.md": (
         "tests/architecture/test_make_help.py",
         "tests/integration/test_demo_to_try.py",

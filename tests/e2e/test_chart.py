@@ -29,6 +29,7 @@ from tests.chart.tools import tools
 from tests.contracts.pod_resources import DEVICES, RESOURCE
 from tests.e2e.lab.api import Api, ApiError, Document
 from tests.e2e.lab.build import built
+from tests.e2e.lab.cert_manager import Certificates, CertManager
 from tests.e2e.lab.cluster_spire import ClusterSpire
 from tests.e2e.lab.device_plugin import DevicePlugin
 from tests.e2e.lab.lab import Lab
@@ -38,6 +39,7 @@ from tests.e2e.lab.product_images import NEEDS
 from tests.e2e.lab.selection import why_no_spire
 from tests.e2e.lab.upstreams import KUBERNETES, SPIRE, upstream
 from tests.e2e.lab.waiting import until
+from tests.e2e.product.acceptance import examined, never_restarted
 from tests.e2e.product.deployed import REPLICAS, Deployed
 from tests.e2e.product.helm_release import TRUST_DOMAIN, HelmError, HelmRelease
 from tests.e2e.product.hinting import H100, decision
@@ -46,6 +48,7 @@ from tests.e2e.product.pod_processes import process_of
 from tests.e2e.product.pods import refusals, told
 from tests.e2e.product.reader import Reader
 from tests.e2e.product.with_spire import scenario
+from tests.e2e.product.workstation import Workstation
 
 pytestmark = [
     pytest.mark.usefixtures("real_node"),
@@ -634,6 +637,94 @@ def test_a_change_to_managed_certificates_under_load_refuses_nobody(world: World
     assert bundles(world) == {trusted}
     assert given not in trusted
     assert world.pods.get("holder")["status"]["phase"] == "Running"
+
+
+MADE = {"admission": "gpuwarden-admission-server", "extender": "gpuwarden-extender-server"}
+"""By cert-manager: listener -> its Secret."""
+REPLACED = (*MADE.values(), "gpuwarden-extender-client")
+SECRETS = "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~secret/extender/tls.crt"
+
+
+def files(world: World, secret: str) -> dict[str, str]:
+    data = world.api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}")["data"]
+    return {name: base64.b64decode(x).decode() for name, x in data.items()}
+
+
+def taken(world: World) -> bool:
+    """Whether listeners and schedulers have what the Secrets have."""
+    wanted = {name: files(world, x)["tls.crt"].strip() for name, x in MADE.items()}
+    for replica in range(REPLICAS):
+        told = json.loads(world.cluster.gpuwarden(replica, "status", "-o", "json"))
+        served = {x["name"]: x["certificates"].strip() for x in told["listeners"]}
+        if served != wanted:
+            return False
+    client = files(world, "gpuwarden-extender-client")["tls.crt"]
+    inside = world.cluster.lab.node.capsule.path
+    mounted = [inside(SECRETS.format(uid)) for uid in world.uids("scheduler")]
+    return all(x.exists() and x.read_text() == client for x in mounted)
+
+
+def renewed(world: World, certificates: Certificates, suffix: str) -> None:
+    """Those whose names end so; every pod has them afterwards."""
+    before = certificates.revisions(suffix)
+    for name in before:
+        certificates.renew(name)
+    wanted = {name: x + 1 for name, x in before.items()}
+    until(f"all {suffix} are renewed", lambda: certificates.revisions(suffix) == wanted)
+    until("everybody has them", lambda: taken(world), timeout_s=CHANGE_S, poll_s=1)
+
+
+@pytest.mark.long
+def test_cert_manager_makes_and_renews_certificates_and_refuses_nobody(
+    world: World, tmp_path: Path
+) -> None:
+    """Authorities too; a scheduler that has read the former one trusts what the next one signs."""
+    world.release.uninstall("--ignore-not-found")
+    world.changed = {"certificates": {"mode": "cert-manager"}}
+    with pytest.raises(HelmError, match=r"a cluster without the API cert-manager\.io/v1"):
+        world.release.install(world.release.values(**world.changed))
+    cert_manager = CertManager(world.cluster.lab)
+    cert_manager.install()
+    certificates = Certificates(world.api, NAMESPACE)
+    world.release.install(world.release.values(**world.changed))
+    world.verified()
+    world.team()
+    world.started("holder")
+    pods = [world.uids(x) for x in ("controller", "scheduler")]
+    authority = files(world, MADE["admission"])["ca.crt"]
+    assert bundles(world) == {authority}
+    load, admissions = Load(world.pods), Admissions(world.pods)
+    load.goes_on(1)
+    for suffix in ("-ca", "-server", "-client"):
+        renewed(world, certificates, suffix)
+        load.goes_on(1)
+    assert [world.uids(x) for x in ("controller", "scheduler")] == pods
+    never_restarted(world.cluster, "controller", "scheduler")
+    former, present = authority, files(world, MADE["admission"])["ca.crt"]
+    assert bundles(world) == {former + present}
+    examined(Workstation(world.cluster.lab.kubeconfig))
+    world.upgrade(controller={"config": {"log": {"level": "debug"}}})
+    until(
+        "controllers are others", lambda: not pods[0] & world.uids("controller"), timeout_s=START_S
+    )
+    world.cluster.kubectl("rollout", "status", "statefulset/gpuwarden-controller", "--timeout=110s")
+    load.goes_on(2)
+    load.end()
+    admissions.end()
+    assert (load.faults, admissions.faults) == ([], [])
+    assert world.uids("scheduler") == pods[1]
+    assert world.pods.get("holder")["status"]["phase"] == "Running"
+    page = Reader(world.cluster.lab, tmp_path / "reader", "docs/certificates.md")
+    (replace,) = page.commands("Made by cert-manager")
+    page.do(replace)
+    secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    until("all are made again", lambda: all(world.api.found(f"{secrets}/{x}") for x in REPLACED))
+    until("everybody has them", lambda: taken(world), timeout_s=CHANGE_S, poll_s=1)
+    world.cluster.kubectl("rollout", "status", "deployment/gpuwarden-scheduler", "--timeout=110s")
+    replaced = files(world, MADE["admission"])["ca.crt"]
+    assert replaced not in (former, present)
+    assert bundles(world) == {replaced}
+    world.started("after")
 
 
 @pytest.mark.parametrize(("program", "file"), [("server", "server.conf"), ("agent", "agent.conf")])

@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.chart.rendering import KUBERNETES as RENDERED
 from tests.chart.tools import HELM
 from tests.e2e.lab.upstreams import (
+    CERT_MANAGER,
     CONTROL_PLANE,
     NODE,
     SPIRE,
@@ -27,7 +28,8 @@ _FOOT = """
 *Node*: on a real node with its own processes, mounts and network. *Long*: there, by
 `make e2e-long`. *Control plane*: without a node; the older Kubernetes by `make e2e-long`, or alone
 by `KUBERNETES={older} make e2e`. The node has the machine's version of cgroups, 1 or 2. CoreDNS has
-the plugins `errors`, `kubernetes` and `ready` alone.
+the plugins `errors`, `kubernetes` and `ready` alone, cert-manager the controllers of certificates
+and the CA injector.
 """
 
 _KUBERNETES_AND_HELM = """
@@ -66,7 +68,7 @@ def _row(project: Upstream) -> str:
 def _role(project: Upstream) -> str:
     if project.folder in (*CONTROL_PLANE, SPIRE):
         return "every run"
-    if project.folder == SPIRE_CONTROLLER_MANAGER:
+    if project.folder in (CERT_MANAGER, SPIRE_CONTROLLER_MANAGER):
         return "long"
     if project.folder in NODE:
         return "node"

@@ -13,6 +13,7 @@ MODULES = Path(__file__).with_name("modules")
 KUBERNETES = "kubernetes-1.35"
 SPIRE = "spire"
 SPIRE_CONTROLLER_MANAGER = "spire-controller-manager"
+CERT_MANAGER = "cert-manager"
 GRPCURL = "grpcurl"
 VERSITYGW = "versitygw"
 
@@ -119,6 +120,7 @@ UPSTREAMS = (
         ("spire-controller-manager",),
         renamed=(("cmd", "spire-controller-manager"),),
     ),
+    Upstream(CERT_MANAGER, "github.com/cert-manager/cert-manager", ("cert-manager",), is_ours=True),
     Upstream(GRPCURL, "github.com/fullstorydev/grpcurl", ("grpcurl",)),
     Upstream(VERSITYGW, "github.com/versity/versitygw", (VERSITYGW,)),
     Upstream(
