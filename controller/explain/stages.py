@@ -13,6 +13,16 @@ from typing import Final
 
 from controller.binding.request import BoundPod
 from controller.explain.pod_document import PodDocument
+from controller.explain.pod_gpus import (
+    DELETE,
+    DELETE_IF,
+    given_devices,
+    given_gpus,
+    gpus_of_live_pod,
+    is_of_no_use,
+    keys_of,
+    parts_among,
+)
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView
 from controller.ledger.record import Holder, HolderState, Origin, key_of
 from controller.ledger.store import Entry, LedgerSnapshot
@@ -150,11 +160,6 @@ class Case:
     def assigned(self) -> tuple[str, ...]:
         """UUIDs in the pod's annotation."""
         return () if self.pod is None else self.pod.assigned
-
-
-def keys_of(gpus: Iterable[str]) -> frozenset[str]:
-    """Names of records, so that spelling does not matter."""
-    return frozenset(map(key_of, gpus))
 
 
 def listed(names: Sequence[str]) -> str:
@@ -413,19 +418,20 @@ def _given(case: Case, accepted: Acceptance) -> _Said:
 
 def _allocations(case: Case) -> tuple[Allocation, ...]:
     """Of the node's pods, as its evidence has them."""
-    accepted = None if case.node is None else case.node.acceptance
+    accepted = _accepted(case)
     return () if accepted is None else accepted.allocations or ()
 
 
+def _accepted(case: Case) -> Acceptance | None:
+    return None if case.node is None else case.node.acceptance
+
+
 def _given_devices(case: Case) -> list[str]:
-    """What kubelet has given to a pod of its name."""
-    of_pod = (case.namespace, case.name)
-    return [x.device for x in _allocations(case) if (x.namespace, x.pod) == of_pod]
+    return given_devices(_accepted(case), case.namespace, case.name)
 
 
 def _given_gpus(case: Case) -> tuple[str, ...]:
-    found = map(device_uuid, _given_devices(case))
-    return tuple(dict.fromkeys(x for x in found if x is not None))
+    return given_gpus(_accepted(case), case.namespace, case.name)
 
 
 def _judged(case: Case, gpus: tuple[str, ...], *, is_read: bool) -> tuple[StageState, str]:
@@ -475,31 +481,27 @@ def _failed(case: Case, accepted: Acceptance) -> Iterable[str]:
     """The pod's own GPUs that the node shows as lost or unhealthy, while the pod has not ended."""
     if case.is_over:
         return
-    own = _own(case)
-    if case.managed and case.mode is NodeMode.PLUGIN:
-        own |= keys_of(_given_gpus(case))
+    own = gpus_of_live_pod(
+        case.node,
+        case.namespace,
+        case.name,
+        reserved=case.reserved,
+        assigned=case.assigned,
+        is_managed=case.managed,
+    )
     for gpu in accepted.gpus:
-        if keys_of(accepted.with_parts(gpu.uuid)).isdisjoint(own):
+        if not parts_among(accepted, gpu.uuid, own):
             continue
         if gpu.lost is not None or gpu.unhealthy is not None:
             is_deleted = case.pod is not None and bool(case.pod.deleted_at)
-            cure = "" if is_deleted else f": {_cure(gpu)}"
-            yield from cut(f"{ITS_GPU}{gpu.uuid} is {_trouble(gpu)}{cure}")
+            cure = DELETE if is_of_no_use(gpu) else DELETE_IF
+            after = "" if is_deleted else f": {cure}"
+            yield from cut(f"{ITS_GPU}{gpu.uuid} is {_trouble(gpu)}{after}")
 
 
 def _trouble(gpu: GpuView) -> str:
     why = gpu.unhealthy or "" if gpu.lost is None else gpu.lost.error
     return f"{'unhealthy' if gpu.lost is None else 'lost'} ({_SERIAL.sub('', why)})"
-
-
-def _cure(gpu: GpuView) -> str:
-    """Where the driver says nothing but its error, the GPU is of no use to the pod.
-
-    Otherwise it had an error, or one fact of it was not read: then it may still work.
-    """
-    if gpu.lost is not None and ":" not in gpu.lost.error:
-        return "delete the pod"
-    return "delete the pod if it does not work any more"
 
 
 def _own(case: Case) -> frozenset[str]:

@@ -61,6 +61,10 @@ class FleetRegistry:
             )
         return self._snapshot
 
+    def view(self, node: str) -> NodeView | None:
+        """One node now, without a copy of the fleet."""
+        return self._views.get(node)
+
     def subscribe(self, notify: Callable[[], None], /) -> Callable[[], None]:
         """Call `notify` after each change; returns the way to stop that."""
         key = max(self._listeners, default=0) + 1

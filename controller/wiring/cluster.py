@@ -22,7 +22,7 @@ from controller.certificates.files import CertificateFiles
 from controller.certificates.plan import Terms
 from controller.fleet.enrollment import AUTOMATIC
 from controller.fleet.trust import ChangeKind, TrustChange
-from controller.fleet.view import FleetSnapshot
+from controller.fleet.view import FleetSnapshot, NodeView
 from controller.kube.access.access_config import AccessDocument, ClientAuthorities
 from controller.kube.access.access_review import KubeAccessReviewer
 from controller.kube.access.token_review import KubePersonReviewer, KubeTokenReviewer
@@ -53,6 +53,7 @@ from controller.kube.pods.events import (
     trust_notices,
     use_notices,
 )
+from controller.kube.pods.gpu_failures import GpuFailures
 from controller.kube.pods.job_types import JobTypes
 from controller.kube.pods.pod_waker import Choose, PodWaker
 from controller.kube.pods.pods import (
@@ -173,6 +174,7 @@ class Cluster:
         )
         """For what no other replica knows: the API server asks one replica about each pod, and an
         operator one about each node."""
+        self._gpu_failures = GpuFailures(by_node.managed, self.reservations.snapshot)
         self._waker = PodWaker(
             self.pods,
             pods_wait=self._pods.any_waits,
@@ -331,8 +333,13 @@ class Cluster:
         """Report further changes of the pods to `observe`."""
         self._pod_observers.append(observe)
 
-    def report_trust(self, changes: Sequence[TrustChange], actor: str) -> None:
-        """Report in Events what `actor` caused for nodes; returns at once.
+    def report_trust(
+        self,
+        changes: Sequence[TrustChange],
+        actor: str,
+        view: Callable[[str], NodeView | None],
+    ) -> None:
+        """Report in Events what `actor` caused for nodes, by the view of one; returns at once.
 
         Of a release the store does not say whose it was: the replica that was asked reports it.
         """
@@ -342,6 +349,7 @@ class Cluster:
         released = [x for x in changes if x.kind is ChangeKind.RELEASED]
         others = [x for x in changes if x.kind is not ChangeKind.RELEASED]
         self._events.say(trust_notices(others, nodes, pods))
+        self._events.say(self._gpu_failures.notices(others, nodes, view))
         if actor != AUTOMATIC:
             self._own_events.say(trust_notices(released, nodes, pods))
 

@@ -24,6 +24,7 @@ from controller.fleet.directory import NodeDirectory
 from controller.fleet.present import PresentFleet
 from controller.fleet.quarantine import QuarantineEntries, QuarantineFate
 from controller.fleet.registry import Changes, FleetRegistry
+from controller.fleet.view import NodeView
 from controller.kube.api.client import Exchange
 from controller.kube.nodes.inventory_labels import InventoryLabels
 from controller.kube.nodes.node_hints import NodeHints
@@ -220,7 +221,9 @@ def assemble(
         instruments,
         audit,
         refusals,
-        _report_changes(cluster, conditions, export, partial(send_changes, log_records, clock)),
+        _report_changes(
+            cluster, registry.view, conditions, export, partial(send_changes, log_records, clock)
+        ),
     )
     denials = QuarantineEntries(store.store, partial(recorder.denial, fate=QuarantineFate.EXISTS))
     streams = StreamTable()
@@ -451,6 +454,7 @@ def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> Pol
 
 def _report_changes(
     cluster: Cluster | None,
+    view: Callable[[str], NodeView | None],
     conditions: Conditions,
     export: InventoryExport | None,
     send: Callable[[Changes], None],
@@ -466,7 +470,7 @@ def _report_changes(
             export.changed(changes)
         if cluster is None:
             return
-        cluster.report_trust(changes, actor)
+        cluster.report_trust(changes, actor, view)
         if conditions.not_ready() is None:
             cluster.wake(changes)
 

@@ -200,6 +200,7 @@ class AnsweringAgent:
 
     def __init__(self, client: AttestClient) -> None:
         self._client = client
+        self.inventory = CARDS
         self.processes: tuple[GpuProcess, ...] = ()
         self.allocations: tuple[Allocation, ...] | None = None
         self.pods: tuple[str, ...] = ()
@@ -211,7 +212,7 @@ class AnsweringAgent:
         challenge = await self._client.admitted()
         while not self.silent:
             use: dict[str, Any] = {"processes": self.processes, "allocations": self.allocations}
-            await self._client.answer(challenge, CARDS, pods=self.pods, **use)
+            await self._client.answer(challenge, self.inventory, pods=self.pods, **use)
             await self._client.verdict()
             self.rounds += 1
             challenge = await self._client.challenge()

@@ -8,6 +8,7 @@ from grpc import aio
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.wire.v1 import fleet_pb2, fleet_pb2_grpc, placement_pb2, placement_pb2_grpc
 from tests.builders.admitted_pods import container, new_pod
+from tests.builders.inventory import gpu, inventory, lost_gpu, mig_device, mig_uuid
 from tests.fakes.cluster import GPUS, FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
 from tests.hang import HANG_S
@@ -113,6 +114,47 @@ async def test_unreserved_use_is_reported_once(cluster: FakeCluster) -> None:
         await eventually(over, "it is over")
         assert (await kinds(here)).count("reservation.unreserved") == 1
         assert cluster.api.objects.all("gpureservations") == {}
+
+
+async def test_pods_are_told_once_that_a_gpu_has_failed_of_which_they_have_a_part(
+    cluster: FakeCluster,
+) -> None:
+    """A whole GPU, time slices and a MIG device, by what kubelet gave."""
+    split = gpu(2, mig=True, mig_devices=(mig_device(1), mig_device(2)))
+    async with cluster.live(policy__file=policy(cluster.folder, POLICY)) as here:
+        here.agent.inventory = inventory(gpu(0), gpu(1), split)
+        parts = {
+            "train-0": GPUS[0],
+            "slice-0": f"{GPUS[1]}::0",
+            "slice-1": f"{GPUS[1]}::1",
+            "part-0": mig_uuid(1),
+        }
+        for name in parts:
+            running(cluster, name)
+        here.agent.allocations = tuple(allocation(name, x) for name, x in parts.items())
+        for uuid in (GPUS[0], GPUS[1], mig_uuid(1)):
+            await here.state_of(uuid, "Confirmed")
+        here.agent.inventory = inventory(gpu(0), lost=(lost_gpu(1), lost_gpu(2)))
+
+        async def told() -> dict[str, str] | None:
+            found = {
+                x["regarding"]["name"]: x["note"].partition(": its ")[2]
+                for x in cluster.api.objects.all("events").values()
+                if (x["reason"], x["regarding"]["kind"]) == ("GpuLost", "Pod")
+            }
+            return found if len(found) == 3 else None
+
+        cure = "does not answer; delete the pod. Details: gpuwarden why team-a"
+        assert await eventually(told, "the pods are told") == {
+            "slice-0": f"GPU {GPUS[1]} {cure}/slice-0",
+            "slice-1": f"GPU {GPUS[1]} {cure}/slice-1",
+            "part-0": f"MIG device {mig_uuid(1)} of {GPUS[2]} {cure}/part-0",
+        }
+        await here.agent.some_rounds()
+        found = cluster.api.objects.all("events").values()
+        on_pods = [x for x in found if x["regarding"]["kind"] == "Pod"]
+        assert len(on_pods) == 3
+        assert "count" not in str(on_pods)
 
 
 async def test_a_deleted_node_s_use_ends_and_its_pod_keeps_reservation_and_trace(

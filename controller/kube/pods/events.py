@@ -19,7 +19,7 @@ from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.api.client import ApiClient
 from controller.kube.api.resources import CORE_EVENTS, EVENTS, GROUP, ApiError, cleaned
 from controller.kube.pods.pods import KnownPod
-from controller.ledger.record import PodRef, key_of
+from controller.ledger.record import PodRef
 from controller.placement.filter_and_score import FilterDecision, Totals
 from gpuwarden.clock import Clock
 from gpuwarden.counted import counted
@@ -307,7 +307,9 @@ MAX_PODS: Final = 64
 """Pods of one node that get an Event about one change."""
 
 
-class _Words(NamedTuple):
+class Words(NamedTuple):
+    """What an Event about a change has."""
+
     reason: str
     action: str
     severity: Severity
@@ -317,33 +319,33 @@ class _Words(NamedTuple):
 
 
 _WARNING, _NORMAL = Severity.WARNING, Severity.NORMAL
-_WORDS: Final = {
-    ChangeKind.REFUSED: _Words(
+WORDS: Final = {
+    ChangeKind.REFUSED: Words(
         "EvidenceRefused", "Refuse", _WARNING, "its evidence was refused; its lease runs on"
     ),
-    ChangeKind.REVOKED: _Words(
+    ChangeKind.REVOKED: Words(
         "EvidenceRefused", "Revoke", _WARNING, "its evidence was refused", for_pods=True
     ),
-    ChangeKind.QUARANTINED: _Words(
+    ChangeKind.QUARANTINED: Words(
         "NodeQuarantined", "Quarantine", _WARNING, "it waits for an operator", for_pods=True
     ),
-    ChangeKind.LEASE_ENDED: _Words(
+    ChangeKind.LEASE_ENDED: Words(
         "EvidenceStale", "Expire", _WARNING, "its evidence is too old", for_pods=True
     ),
-    ChangeKind.RELEASED: _Words(
+    ChangeKind.RELEASED: Words(
         "NodeReleased", "Release", _NORMAL, "its quarantine ended; its next evidence decides"
     ),
-    ChangeKind.RESTORED: _Words(
+    ChangeKind.RESTORED: Words(
         "NodeRecovered", "Accept", _NORMAL, "its evidence was accepted again", for_pods=True
     ),
-    ChangeKind.GPU_LOST: _Words("GpuLost", "Exclude", _WARNING, "it does not answer"),
-    ChangeKind.GPU_UNHEALTHY: _Words("GpuUnhealthy", "Exclude", _WARNING, "it had an error"),
-    ChangeKind.GPU_BACK: _Words("GpuRecovered", "Include", _NORMAL, "it answers again"),
-    ChangeKind.CLAIM_REPELLED: _Words(
+    ChangeKind.GPU_LOST: Words("GpuLost", "Exclude", _WARNING, "it does not answer"),
+    ChangeKind.GPU_UNHEALTHY: Words("GpuUnhealthy", "Exclude", _WARNING, "it had an error"),
+    ChangeKind.GPU_BACK: Words("GpuRecovered", "Include", _NORMAL, "it answers again"),
+    ChangeKind.CLAIM_REPELLED: Words(
         "ForeignClaimRepelled", "Refuse", _WARNING, "another node claimed its GPU, and was refused"
     ),
 }
-REASONS: Final = tuple(sorted({x.reason for x in _WORDS.values()}))
+REASONS: Final = tuple(sorted({x.reason for x in WORDS.values()}))
 """Every reason an Event of ours can have."""
 
 
@@ -354,11 +356,11 @@ def trust_notices(
 ) -> Iterator[Notice]:
     """Notices about `changes`, none about nodes that the cluster does not have.
 
-    Pods get those that concern them: pods with a requirement on a node that is no longer trusted,
-    or trusted again, and pods that carry the reservation of a GPU that is lost or unhealthy.
+    Managed pods get those about a node that is no longer trusted, or trusted again. What they are
+    told about their GPUs is in `GpuFailures`.
     """
     for change in changes:
-        words, node = _WORDS.get(change.kind), nodes.nodes.get(change.node)
+        words, node = WORDS.get(change.kind), nodes.nodes.get(change.node)
         if words is None or node is None or node.uid is None:
             continue
         code = change.code.value if change.code else ""
@@ -368,30 +370,9 @@ def trust_notices(
             for pod, _ in zip(managed_pods(change.node), range(MAX_PODS), strict=False):
                 about = Regarding("Pod", pod.name, pod.uid, pod.namespace)
                 yield _notice(about, words, code, f"node {change.node}: {note}")
-        elif change.gpu is not None and change.kind in _FAILED:
-            holders = (x for x in managed_pods(change.node) if _carries(x, change.gpu))
-            for pod, _ in zip(holders, range(MAX_PODS), strict=False):
-                about = Regarding("Pod", pod.name, pod.uid, pod.namespace)
-                yield _notice(about, words, code, _to_holder(pod, change, words))
 
 
-_FAILED: Final = frozenset({ChangeKind.GPU_LOST, ChangeKind.GPU_UNHEALTHY})
-
-
-def _carries(pod: KnownPod, gpu: str) -> bool:
-    """By the reservation on the pod; what kubelet gave to a pod does not stand there."""
-    return pod.held is not None and key_of(gpu) in map(key_of, pod.held.gpus)
-
-
-def _to_holder(pod: KnownPod, change: TrustChange, words: _Words) -> str:
-    """Without the detail, in which there may be a serial."""
-    return (
-        f"its GPU {change.gpu} on node {change.node}: {words.text}; delete the pod if it does not"
-        f" work any more. Details: gpuwarden why {pod.namespace}/{pod.name}"
-    )
-
-
-def _notice(about: Regarding, words: _Words, code: str, note: str) -> Notice:
+def _notice(about: Regarding, words: Words, code: str, note: str) -> Notice:
     return Notice(about, words.reason, words.action, words.severity, code, note)
 
 

@@ -71,6 +71,13 @@ def test_accepted_nodes_are_found_by_name_and_by_class(good: dict[str, Accepted]
     assert registry.snapshot() is fleet
 
 
+def test_one_node_is_shown_without_a_snapshot(good: dict[str, Accepted]) -> None:
+    registry = FleetRegistry()
+    accept(registry, good["gpu-1"])
+    assert registry.view("gpu-1") is registry.snapshot().nodes["gpu-1"]
+    assert registry.view("gpu-2") is None
+
+
 def test_a_snapshot_never_changes(good: dict[str, Accepted]) -> None:
     registry = FleetRegistry()
     accept(registry, good["gpu-1"])

@@ -31,7 +31,6 @@ from controller.kube.pods.events import (
 )
 from controller.kube.pods.pods import KnownPod, PodsByNode
 from controller.ledger.record import PodRef
-from controller.ledger.restore import LivePod
 from controller.placement.filter_and_score import FilterDecision, Totals
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -245,52 +244,6 @@ def test_a_lost_gpu_is_named() -> None:
     change = TrustChange("gpu-1", ChangeKind.GPU_LOST, detail="xid 79", gpu="GPU-a")
     (notice,) = trust_notices([change], NODES, lambda _node: [pod()])
     assert notice.note == "xid 79 GPU-a"
-
-
-def holding(name: str, gpus: tuple[str, ...], *, says: bool = True) -> KnownPod:
-    ref = PodRef("team", name, f"uid-{name}")
-    held = LivePod(ref, "gpu-1", "v1.k1.x", gpus) if says else None
-    return replace(pod(name), held=held)
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason", "text"),
-    [
-        (ChangeKind.GPU_LOST, "GpuLost", "it does not answer"),
-        (ChangeKind.GPU_UNHEALTHY, "GpuUnhealthy", "it had an error"),
-    ],
-)
-def test_pods_that_hold_a_gpu_that_has_failed_are_told(
-    series: EventSeries, kind: ChangeKind, reason: str, text: str
-) -> None:
-    """No other pod is, and nobody is told the serial, or twice."""
-    pods = [
-        holding("a", ("GPU-b", "gpu-A")),
-        holding("b", ("GPU-b",)),
-        holding("c", (), says=False),
-    ]
-    change = TrustChange("gpu-1", kind, None, "serial: not reported, 77 is enrolled", "GPU-a")
-    on_node, on_pod = trust_notices([change], NODES, lambda _node: pods)
-    assert on_node.regarding == NODE
-    assert on_pod.regarding == Regarding("Pod", "a", "uid-a", "team")
-    assert (on_pod.reason, on_pod.severity) == (reason, Severity.WARNING)
-    assert on_pod.note == (
-        f"its GPU GPU-a on node gpu-1: {text}; delete the pod if it does not work any more."
-        " Details: gpuwarden why team/a"
-    )
-    assert series.add(on_pod, "x", NOW, WALL) == "queued"
-    assert series.add(on_pod, "y", NOW, WALL) == "merged"
-
-
-def test_a_gpu_that_answers_again_is_no_news_for_pods() -> None:
-    change = TrustChange("gpu-1", ChangeKind.GPU_BACK, gpu="GPU-a")
-    assert len([*trust_notices([change], NODES, lambda _node: [holding("a", ("GPU-a",))])]) == 1
-
-
-def test_a_gpu_of_many_pods_tells_some_of_them() -> None:
-    pods = [holding(str(n), ("GPU-a",)) for n in range(200)]
-    change = TrustChange("gpu-1", ChangeKind.GPU_LOST, gpu="GPU-a")
-    assert len(list(trust_notices([change], NODES, lambda _node: pods))) == MAX_PODS + 1
 
 
 @pytest.mark.parametrize(
