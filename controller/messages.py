@@ -242,6 +242,9 @@ def enrollment_message(shown: Shown) -> fleet_pb2.Enrollment:
         version=shown.version,
         faults=[fleet_pb2.GpuFault(gpu=x.gpu, xid=x.xid) for x in shown.faults],
     )
+    if record.lifted_ns is not None and record.lifted_by is not None:
+        message.previous_quarantine_ended_by = record.lifted_by
+        message.previous_quarantine_at = rfc3339(record.lifted_ns)
     if shown.denial is not None:
         message.denial.CopyFrom(_denial(shown.denial))
     if candidate is not None:

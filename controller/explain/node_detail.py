@@ -73,6 +73,10 @@ class Enrollment(msgspec.Struct, frozen=True, rename="kebab"):
     """Code and reason; empty where it is in no quarantine."""
     quarantined_by: str
     quarantined_at: str
+    previous_quarantine_ended_by: str
+    """The operator; empty where there was none, or where nobody knows any more who it was."""
+    previous_quarantine_at: str
+    """When it began."""
     can_be_accepted: bool
     """Whether it has shown other GPUs, which an operator may accept."""
     changes: list[EnrollmentChange]
@@ -142,6 +146,7 @@ def timed(record: LogRecord) -> Timed:
 def _enrollment(shown: Shown, *, has_serials: bool) -> Enrollment:
     """Without serials, and without the texts that can name one."""
     denial: QuarantineEntry | None = shown.denial
+    at_ns, by = shown.record.lifted_ns, shown.record.lifted_by
     return Enrollment(
         version=shown.version,
         gpus=[x.uuid for x in shown.record.gpus],
@@ -149,6 +154,8 @@ def _enrollment(shown: Shown, *, has_serials: bool) -> Enrollment:
         quarantined_for="" if denial is None else _quarantine(denial, has_reason=has_serials),
         quarantined_by="" if denial is None else denial.actor,
         quarantined_at="" if denial is None else rfc3339(denial.wall_ns),
+        previous_quarantine_ended_by=by or "",
+        previous_quarantine_at="" if by is None or at_ns is None else rfc3339(at_ns),
         can_be_accepted=shown.candidate is not None,
         changes=[
             EnrollmentChange(

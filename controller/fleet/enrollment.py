@@ -124,6 +124,8 @@ class EnrollmentRecord:
     lifted_ns: int | None = None
     """`wall_ns` of the last quarantine entry that an operator's act has ended: the only proof that
     one has ended. A record that only lacks its entry was put back or edited: that lifts nothing."""
+    lifted_by: str | None = None
+    """Who did that; None where an earlier version wrote the record. Proves nothing."""
     system_uuid: str | None = None
     """SMBIOS UUID of the machine; None until evidence shows one."""
     faults: tuple[Fault, ...] = ()
@@ -149,12 +151,13 @@ class EnrollmentRecord:
         after_ns = -1 if self.lifted_ns is None else self.lifted_ns
         return replace(self, denial=replace(denial, wall_ns=max(denial.wall_ns, after_ns + 1)))
 
-    def lifted(self, seen: QuarantineEntry | None) -> "EnrollmentRecord":
-        """The record after an operator's act, which ends the entry that it has `seen`."""
+    def lifted(self, seen: QuarantineEntry | None, by: str) -> "EnrollmentRecord":
+        """The record after the act of the operator `by`, which ends the entry that was `seen`."""
         if seen is None:
             return replace(self, denial=None)
-        before_ns = seen.wall_ns if self.lifted_ns is None else self.lifted_ns
-        return replace(self, denial=None, lifted_ns=max(before_ns, seen.wall_ns))
+        if self.has_lifted(seen):
+            return replace(self, denial=None)
+        return replace(self, denial=None, lifted_ns=seen.wall_ns, lifted_by=by)
 
     def has_lifted(self, denial: QuarantineEntry) -> bool:
         """Whether an operator's act has ended `denial`."""

@@ -231,8 +231,10 @@ def enrollment_changes(shown: Shown) -> tuple[EnrollmentChange, ...]:
     return tuple(sorted(lines, key=lambda x: list(Change).index(x.change)))
 
 
-def accepted(shown: Shown, known: EnrollmentSnapshot, expected: str) -> EnrollmentRecord | Refusal:
-    """The record in which the candidate is enrolled, or why not."""
+def accepted(
+    shown: Shown, known: EnrollmentSnapshot, expected: str, *, actor: str
+) -> EnrollmentRecord | Refusal:
+    """The record in which `actor` has enrolled the candidate, or why not."""
     if refusal := _unexpected(shown, expected):
         return refusal
     candidate, node = shown.candidate, shown.record.node
@@ -248,18 +250,19 @@ def accepted(shown: Shown, known: EnrollmentSnapshot, expected: str) -> Enrollme
         spire_agent=candidate.spire_agent,
         system_uuid=candidate.system_uuid or shown.record.system_uuid,
         gpus=tuple(_enrolled(shown.record.enrolled_gpu(x.uuid), x) for x in candidate.gpus),
-    ).lifted(shown.denial)
+    ).lifted(shown.denial, actor)
 
 
-def released(shown: Shown, expected: str) -> EnrollmentRecord | Refusal:
+def released(shown: Shown, expected: str, *, actor: str) -> EnrollmentRecord | Refusal:
     """The record without its quarantine entry, or without faults where it has none, or why not.
 
+    It names `actor` as who has ended the quarantine; of faults it says that they have ended.
     Who ends a quarantine has not looked at the GPUs for that: faults take a second act.
     """
     if refusal := _unexpected(shown, expected):
         return refusal
     if shown.denial is not None:
-        return shown.record.lifted(shown.denial)
+        return shown.record.lifted(shown.denial, actor)
     if shown.faults:
         return replace(shown.record, faults=lifted(shown.record.faults))
     return Refusal(

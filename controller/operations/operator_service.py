@@ -120,7 +120,11 @@ class OperatorService:
         return await self._run(
             Act.ACCEPT,
             order,
-            self._give_trust(Act.ACCEPT, order, lambda x, known: accepted(x, known, expected)),
+            self._give_trust(
+                Act.ACCEPT,
+                order,
+                lambda x, known: accepted(x, known, expected, actor=order.actor),
+            ),
         )
 
     async def release(self, order: Order, expected: str) -> Done | Refusal:
@@ -131,7 +135,9 @@ class OperatorService:
         return await self._run(
             Act.RELEASE,
             order,
-            self._give_trust(Act.RELEASE, order, lambda x, _: released(x, expected)),
+            self._give_trust(
+                Act.RELEASE, order, lambda x, _: released(x, expected, actor=order.actor)
+            ),
         )
 
     async def quarantine(self, order: Order) -> Done | Refusal:

@@ -36,7 +36,13 @@ from gpuwarden.clock import Clock
 VERSION: Final = 1
 """Of this form; a new field is a new version, with a migration of what is stored."""
 
-_UNSET: Final = (',"mig_devices":[]', ',"system_uuid":null', ',"faults":[]', ',"lifted_ns":null')
+_UNSET: Final = (
+    ',"mig_devices":[]',
+    ',"system_uuid":null',
+    ',"faults":[]',
+    ',"lifted_ns":null',
+    ',"lifted_by":null',
+)
 """Left out, so that a record of an earlier version reads as it always did."""
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _DECODER: Final = msgspec.json.Decoder(EnrollmentRecord, strict=True)

@@ -37,13 +37,14 @@ FULL = EnrollmentRecord(
         ),
     ),
     lifted_ns=1_700_000_000_000_000_001,
+    lifted_by="local uid 0, claimed by “zoë”",
     system_uuid=SYSTEM,
     faults=(
         Fault("GPU-a", 94, SYSTEM, 5, (7, 8), was_lost=True, ended=True),
         Fault("GPU-b", 48, SYSTEM, 6),
     ),
 )
-RELEASED = FULL.lifted(FULL.denial)
+RELEASED = FULL.lifted(FULL.denial, "spiffe://example.org/y")
 
 
 class EnrollmentStoreContract:

@@ -47,15 +47,25 @@ class Calling:
 
     async def send(self, path: str, token: str, **form: str) -> int:
         """A form of the console's own page; the status of what comes."""
-        context = ssl.create_default_context(cafile=str(self._ca.file))
-        headers = {"Cookie": f"{COOKIE}={token}", "Sec-Fetch-Site": "same-origin"}
-        connector = aiohttp.TCPConnector(ssl=context)
         url = f"https://{self._address}{path}"
         async with (
-            aiohttp.ClientSession(connector=connector, headers=headers) as session,
+            self._browser(token) as session,
             session.post(url, data=form, allow_redirects=False) as answer,
         ):
             return answer.status
+
+    async def page(self, path: str, token: str) -> str:
+        """A page of the console."""
+        url = f"https://{self._address}{path}"
+        async with self._browser(token) as session, session.get(url) as answer:
+            assert answer.status == 200
+            return await answer.text()
+
+    def _browser(self, token: str) -> aiohttp.ClientSession:
+        context = ssl.create_default_context(cafile=str(self._ca.file))
+        headers = {"Cookie": f"{COOKIE}={token}", "Sec-Fetch-Site": "same-origin"}
+        connector = aiohttp.TCPConnector(ssl=context)
+        return aiohttp.ClientSession(connector=connector, headers=headers)
 
 
 def settings_of(ca: WebCa) -> dict[str, str]:
@@ -172,9 +182,20 @@ async def test_people_read_and_act_as_the_api_server_lets_them(cluster: FakeClus
         status, node = await there.ask("GET", "/v1/nodes/node-1", "jane")
         assert node["node"]["state"] != "eligible"
         assert node["enrollment"]["quarantined-by"] == "user jane"
+        assert node["enrollment"]["previous-quarantine-ended-by"] == ""
+        asked = {"version": node["enrollment"]["version"]}
+        assert (
+            await there.send("/ui/nodes/node-1/release", "jane", reason="it is not", **asked) == 303
+        )
+        status, node = await there.ask("GET", "/v1/nodes/node-1", "jane")
+        assert node["enrollment"]["quarantined-by"] == ""
+        assert node["enrollment"]["previous-quarantine-ended-by"] == "user jane"
+        assert node["enrollment"]["previous-quarantine-at"]
+        assert "ended by user jane." in await there.page("/ui/nodes/node-1", "jane")
         records = [x for x in here.controller.records() if x["kind"] == "node.operator"]
         assert [(x["actor"], x["refs"]["reason"]) for x in records] == [
-            ("user jane", "looks wrong")
+            ("user jane", "looks wrong"),
+            ("user jane", "it is not"),
         ]
 
 

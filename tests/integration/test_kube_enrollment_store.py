@@ -246,6 +246,24 @@ class TestTrouble:
                 await store.create_if_absent(FULL)
             assert dict(store.snapshot().records) == {}
 
+    async def test_an_object_of_before_a_release_had_a_name_is_read_and_kept(
+        self, server: FakeApiServer, opened: Opened
+    ) -> None:
+        """`liftedBy` is younger than `lifted`."""
+        assert FULL.denial is not None
+        spec = {"nodeUid": "uid-1", "lifted": "2027-01-15T08:00:00.000000007Z"}
+        server.create(COLLECTION, {"metadata": {"name": "gpu-1"}, "spec": spec})
+        async with opened() as store:
+            old = (await store.load()).records["gpu-1"]
+            assert (old.lifted_ns, old.lifted_by) == (1_800_000_000_000_000_007, None)
+            assert await store.compare_and_set(old, old.answered_by("1" * 32))
+            changed = server.objects.get(COLLECTION, "gpu-1")["spec"]
+            assert changed == spec | {"instance": "1" * 32}
+            again = old.answered_by("1" * 32).denied(FULL.denial)
+            assert await store.compare_and_set(old.answered_by("1" * 32), again)
+            assert await store.compare_and_set(again, again.lifted(again.denial, "user ann"))
+            assert server.objects.get(COLLECTION, "gpu-1")["spec"]["liftedBy"] == "user ann"
+
     @pytest.mark.parametrize(
         "spec",
         [

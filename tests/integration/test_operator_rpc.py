@@ -327,6 +327,22 @@ async def test_everything_that_decides_is_reported(world: World) -> None:
         ("changed", "SPIRE agent", "spiffe://x/spire/agent/a", ""),
     ]
     assert told.version == SHOWN.version
+    assert (told.previous_quarantine_ended_by, told.previous_quarantine_at) == ("", "")
+
+
+async def test_who_ended_a_quarantine_is_reported_if_it_is_known(world: World) -> None:
+    for record, ended in (
+        (RECORD.lifted(DENIAL, "user ann"), ("user ann", "2023-11-14T22:13:20.123Z")),
+        (replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns), ("", "")),
+    ):
+        world.operator_service.answer = Done(
+            show("gpu-1", record, None, unwritten=None, now_ns=0), ()
+        )
+        answer = await world.stub.ReleaseNode(
+            pb.ReleaseNodeRequest(name="gpu-1", reason="x", expected_version="v2"), timeout=DEADLINE
+        )
+        told = answer.enrollment
+        assert (told.previous_quarantine_ended_by, told.previous_quarantine_at) == ended
 
 
 async def test_what_is_not_there_is_absent(world: World) -> None:

@@ -198,6 +198,11 @@ async def test_people_with_roles_read_and_act_and_the_log_names_them(cluster: Fa
         kim = here.with_certificate("kim")
         done = await here.run(kim, "node", "release", "node-1", "--reason", "INC 1 over", "--yes")
         assert (done.code, done.err) == (0, ""), done
+        shown = await here.run(jane, "node", "show", "node-1", "-o", "json")
+        assert "denial" not in shown.json["enrollment"]
+        assert shown.json["enrollment"]["previousQuarantineEndedBy"] == "user kim"
+        kept = cluster.api.objects.get("nodeenrollments", "node-1")["spec"]
+        assert kept["liftedBy"] == "user kim"
         done = await here.run(here.with_plugin("jane"), "nodes", "-o", "name")
         assert (done.code, done.out) == (0, "node-1\n"), done
 

@@ -90,6 +90,7 @@ class _Spec(_Part):
     superseded: list[str] = []
     denial: _QuarantineEntry | None = None
     lifted: str | None = None
+    lifted_by: str | None = None
     system_uuid: str | None = None
     faults: list[_Fault] = []
 
@@ -127,6 +128,7 @@ def enrollment_spec(record: EnrollmentRecord) -> dict[str, Any]:
             list(record.superseded),
             None if record.denial is None else _denial(record.denial),
             None if record.lifted_ns is None else rfc3339(record.lifted_ns, digits=9),
+            record.lifted_by,
             record.system_uuid,
             [_fault(x) for x in record.faults],
         )
@@ -147,6 +149,7 @@ def read_enrollment(body: bytes) -> tuple[Metadata, EnrollmentRecord]:
         superseded=tuple(spec.superseded),
         denial=None if spec.denial is None else _read_denial(spec.denial),
         lifted_ns=None if spec.lifted is None else _wall_ns(spec.lifted),
+        lifted_by=spec.lifted_by,
         system_uuid=spec.system_uuid,
         faults=tuple(_read_fault(x) for x in spec.faults),
     )

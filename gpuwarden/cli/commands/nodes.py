@@ -313,11 +313,14 @@ def _facts(enrollment: pb.Enrollment) -> tuple[tuple[str, str], ...]:
     denial = enrollment.denial
     when = f"{ago(denial.at)} ago, {denial.at}"
     quarantined = f"{denial.code} by {who(denial.actor)} {when}: {denial.reason}"
+    by, at = enrollment.previous_quarantine_ended_by, enrollment.previous_quarantine_at
+    previous = f"{ago(at)} ago, {at}, ended by {by}"
     return (
         ("Enrolled", _enrolled(enrollment)),
         ("Enrolled node UID", enrollment.node_uid),
         ("Enrolled SPIRE agent", enrollment.spire_agent),
         ("Quarantined", quarantined if enrollment.HasField("denial") else ""),
+        ("Previous quarantine", previous if by else ""),
         ("Faults", ", ".join(f"{x.gpu} xid {x.xid}" for x in enrollment.faults)),
     )
 

@@ -524,11 +524,19 @@ class Enrollment(_message.Message):
     CANDIDATE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     FAULTS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_QUARANTINE_ENDED_BY_FIELD_NUMBER: _builtins.int
+    PREVIOUS_QUARANTINE_AT_FIELD_NUMBER: _builtins.int
     node_uid: _builtins.str
     """Node UID as enrolled, empty where the directory has none."""
     spire_agent: _builtins.str
     version: _builtins.str
     """v1:sha256:<hex>, stands for everything here: what OperatorService expects."""
+    previous_quarantine_ended_by: _builtins.str
+    """Operator who ended the last quarantine that is over; empty where there is none, or where an
+    earlier version did not write who it was.
+    """
+    previous_quarantine_at: _builtins.str
+    """When it began: RFC 3339."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnrolledGpu]:
         """Sorted by UUID; empty before first use."""
@@ -555,10 +563,12 @@ class Enrollment(_message.Message):
         candidate: Global___Candidate | None = ...,
         version: _builtins.str = ...,
         faults: _abc.Iterable[Global___GpuFault] | None = ...,
+        previous_quarantine_ended_by: _builtins.str = ...,
+        previous_quarantine_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "denial", b"denial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "denial", b"denial", "faults", b"faults", "gpus", b"gpus", "node_uid", b"node_uid", "spire_agent", b"spire_agent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "denial", b"denial", "faults", b"faults", "gpus", b"gpus", "node_uid", b"node_uid", "previous_quarantine_at", b"previous_quarantine_at", "previous_quarantine_ended_by", b"previous_quarantine_ended_by", "spire_agent", b"spire_agent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,7 @@ from tests.builders.node_views import acceptance, gpu_view, node_view, past_refu
 
 FIRST = QuarantineEntry("INVENTORY_CHANGED", "swapped", AUTOMATIC, 1)
 SECOND = QuarantineEntry("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)
+ANN, BOB = "spiffe://x/operator/ann", "user bob"
 PINNED = EnrollmentRecord("gpu-1", gpus=(EnrolledGpu("GPU-a"),))
 
 
@@ -295,77 +296,90 @@ class TestChanges:
 
 class TestAccepting:
     def test_the_candidate_becomes_the_enrolled_gpus_and_the_denial_ends(self) -> None:
-        after = accepted(shown(), known(), shown().version)
+        after = accepted(shown(), known(), shown().version, actor=ANN)
         assert after == EnrollmentRecord(
             "gpu-1",
             node_uid="uid-1",
             gpus=(replace(NEW, enrolled=True), replace(SAME, enrolled=True)),
             instance="a" * 32,
             lifted_ns=DENIAL.wall_ns,
+            lifted_by=ANN,
         )
         assert enrollment_digest(after) == enrollment_digest(CANDIDATE)
 
     def test_a_proven_key_stays_pinned_with_its_board(self) -> None:
         record = replace(RECORD, gpus=(replace(SAME, identity_key="k"),))
-        after = accepted(shown(record), known(record), shown(record).version)
+        after = accepted(shown(record), known(record), shown(record).version, actor=ANN)
         assert isinstance(after, EnrollmentRecord)
         assert [x.identity_key for x in after.gpus] == [None, "k"]
         other = replace(RECORD, gpus=(replace(SAME, serial="9", identity_key="k"),))
-        after = accepted(shown(other), known(other), shown(other).version)
+        after = accepted(shown(other), known(other), shown(other).version, actor=ANN)
         assert isinstance(after, EnrollmentRecord)
         assert [x.identity_key for x in after.gpus] == [None, None]
 
     def test_something_else_than_what_was_shown_is_not_accepted(self) -> None:
-        assert code(accepted(shown(), known(), "v1:sha256:0")) is ReasonCode.ENROLLMENT_CONFLICT
+        assert (
+            code(accepted(shown(), known(), "v1:sha256:0", actor=ANN))
+            is ReasonCode.ENROLLMENT_CONFLICT
+        )
 
     def test_nothing_shown_is_nothing_to_accept(self) -> None:
         bare = shown(replace(RECORD, denial=replace(DENIAL, candidate=None)))
-        assert code(accepted(bare, known(), bare.version)) is ReasonCode.CANDIDATE_UNKNOWN
+        assert (
+            code(accepted(bare, known(), bare.version, actor=ANN)) is ReasonCode.CANDIDATE_UNKNOWN
+        )
 
     @pytest.mark.parametrize("enrolled", [True, False])
     def test_nobody_is_given_what_is_pinned_for_another(self, enrolled: bool) -> None:
         owner = EnrollmentRecord("gpu-2", gpus=(replace(NEW, enrolled=enrolled),))
-        result = accepted(shown(), known(RECORD, owner), shown().version)
+        result = accepted(shown(), known(RECORD, owner), shown().version, actor=ANN)
         assert code(result) is ReasonCode.GPU_CLAIMED_TWICE
 
 
 class TestReleasing:
     def test_only_the_denial_ends(self) -> None:
-        ended = replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns)
-        assert released(shown(), shown().version) == ended
+        ended = replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns, lifted_by=ANN)
+        assert released(shown(), shown().version, actor=ANN) == ended
 
     def test_an_unwritten_denial_ends_too(self) -> None:
         bare = replace(RECORD, denial=None)
         found = show("gpu-1", bare, None, unwritten=DENIAL, now_ns=NOW)
-        assert released(found, found.version) == replace(bare, lifted_ns=DENIAL.wall_ns)
+        assert released(found, found.version, actor=ANN) == replace(
+            bare, lifted_ns=DENIAL.wall_ns, lifted_by=ANN
+        )
 
     def test_what_was_lifted_before_stays_lifted(self) -> None:
-        later = replace(RECORD, lifted_ns=DENIAL.wall_ns + 1)
-        assert later.lifted(DENIAL).lifted_ns == DENIAL.wall_ns + 1
-        assert replace(RECORD, lifted_ns=1).lifted(None).lifted_ns == 1
+        """With the name of who has ended the latest quarantine."""
+        for later_ns in (0, 1):
+            later = replace(RECORD, lifted_ns=DENIAL.wall_ns + later_ns, lifted_by=ANN)
+            assert later.lifted(DENIAL, BOB) == replace(later, denial=None)
+        ended = replace(RECORD, lifted_ns=1, lifted_by=ANN)
+        assert ended.lifted(None, BOB) == replace(ended, denial=None)
+        assert ended.lifted(DENIAL, BOB).lifted_by == BOB
+        assert ended.lifted(DENIAL, BOB).denied(DENIAL).lifted_by == BOB
 
     def test_something_else_than_what_was_shown_is_not_released(self) -> None:
-        assert code(released(shown(), "")) is ReasonCode.ENROLLMENT_CONFLICT
+        assert code(released(shown(), "", actor=ANN)) is ReasonCode.ENROLLMENT_CONFLICT
 
     def test_a_quarantine_ends_first_and_faults_with_a_second_act(self) -> None:
         fault = Fault("GPU-same", 48, "boot", 1)
         sick = shown(replace(RECORD, faults=(fault,)))
-        after = released(sick, sick.version)
+        after = released(sick, sick.version, actor=ANN)
         assert isinstance(after, EnrollmentRecord)
         assert (after.denial, after.faults) == (None, (fault,))
         again = show("gpu-1", after, None, unwritten=None, now_ns=NOW)
-        healed = released(again, again.version)
+        healed = released(again, again.version, actor=ANN)
         assert isinstance(healed, EnrollmentRecord)
         assert healed.faults == (replace(fault, ended=True),)
         free = show("gpu-1", healed, None, unwritten=None, now_ns=NOW)
-        assert code(released(free, free.version)) is ReasonCode.QUARANTINE_UNKNOWN
+        assert code(released(free, free.version, actor=ANN)) is ReasonCode.QUARANTINE_UNKNOWN
 
     def test_a_fault_that_was_not_shown_is_not_released(self) -> None:
         free = replace(RECORD, denial=None)
         seen = shown(replace(free, faults=(Fault("GPU-same", 94, "boot", 1),)))
         later = shown(replace(free, faults=(Fault("GPU-same", 94, "boot", 2),)))
-        assert code(released(later, seen.version)) is ReasonCode.ENROLLMENT_CONFLICT
+        assert code(released(later, seen.version, actor=ANN)) is ReasonCode.ENROLLMENT_CONFLICT
 
     def test_who_is_not_denied_cannot_be_released(self) -> None:
         free = shown(replace(RECORD, denial=None))
-        assert code(released(free, free.version)) is ReasonCode.QUARANTINE_UNKNOWN
+        assert code(released(free, free.version, actor=ANN)) is ReasonCode.QUARANTINE_UNKNOWN

@@ -141,7 +141,11 @@ class TestAccept:
         world = OperatorWorld(RECORD)
         result = done(await world.workbench.accept(ORDER, world.version))
         assert world.record == replace(
-            RECORD, gpus=(replace(NEW, enrolled=True),), denial=None, lifted_ns=DENIAL.wall_ns
+            RECORD,
+            gpus=(replace(NEW, enrolled=True),),
+            denial=None,
+            lifted_ns=DENIAL.wall_ns,
+            lifted_by=WHO,
         )
         assert world.state() is NodeState.REFUSED
         assert [x.change for x in result.changes] == [Change.REMOVED, Change.ADDED]
@@ -272,7 +276,7 @@ class TestRelease:
     async def test_the_enrolled_gpus_stay(self) -> None:
         world = OperatorWorld(RECORD)
         result = done(await world.workbench.release(ORDER, world.version))
-        assert world.record == replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns)
+        assert world.record == replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns, lifted_by=WHO)
         assert result.changes == ()
         assert world.state() is NodeState.REFUSED
         [record] = world.audit.granted
@@ -333,7 +337,7 @@ class TestWhoEndedIt:
     async def test_nobody_where_another_order_was_first(self) -> None:
         world, follower = self._followed()
         await follower.begin()
-        world.store.first = world.record.lifted(DENIAL)
+        world.store.first = world.record.lifted(DENIAL, "bob")
         world.store.follower = follower
         assert refused(await world.workbench.release(ORDER, world.version)) is (
             ReasonCode.ENROLLMENT_CONFLICT

@@ -109,7 +109,7 @@ class World:
     async def lifted(self, node: str = "gpu-1") -> None:
         """An operator releases the node at another replica."""
         old = self.store.snapshot().records[node]
-        assert await write(self.store, old, old.lifted(old.denial))
+        assert await write(self.store, old, old.lifted(old.denial, "ann"))
 
     def now(self, node: str = "gpu-1") -> QuarantineEntry | None:
         """What the store says."""

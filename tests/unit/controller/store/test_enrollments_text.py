@@ -38,6 +38,7 @@ RECORDS = st.builds(
     st.none() | QUARANTINE_ENTRIES,
     st.none() | st.integers(0, 2**63 - 1),
     MAYBE,
+    MAYBE,
     st.lists(
         st.builds(
             Fault,
@@ -72,6 +73,9 @@ def test_this_is_version_one() -> None:
     )
     assert encode_record(EnrollmentRecord("n", lifted_ns=1)).endswith(
         ',"denial":null,"lifted_ns":1}'
+    )
+    assert encode_record(EnrollmentRecord("n", lifted_ns=1, lifted_by="ann")).endswith(
+        ',"lifted_ns":1,"lifted_by":"ann"}'
     )
     assert encode_record(EnrollmentRecord("n", system_uuid="s")).endswith(
         ',"denial":null,"system_uuid":"s"}'

@@ -246,7 +246,7 @@ class TestCandidates:
         shown = show(
             NODE, None, node_view(NODE, candidate=result.candidate), unwritten=None, now_ns=0
         )
-        record = accepted(shown, scene.enrollment, shown.version)
+        record = accepted(shown, scene.enrollment, shown.version, actor="ann")
         assert isinstance(record, EnrollmentRecord)
         scene.enrollment = scene.enrollment.with_record(record)
         scene.accepted()
@@ -618,7 +618,7 @@ class TestMigDevices:
             QuarantineEntry("INVENTORY_CHANGED", "why", "controller", 1, shown)
         )
         seen = show(NODE, record, None, unwritten=None, now_ns=0)
-        result = accepted(seen, scene.enrollment, seen.version)
+        result = accepted(seen, scene.enrollment, seen.version, actor="ann")
         assert isinstance(result, Refusal)
         assert result == Refusal(ReasonCode.GPU_CLAIMED_TWICE, f"{MIG_A} is enrolled for {OTHER}")
 
@@ -639,7 +639,7 @@ class TestMigDevices:
             )
         )
         seen = show(NODE, record, None, unwritten=None, now_ns=0)
-        result = accepted(seen, EnrollmentSnapshot.of([record]), seen.version)
+        result = accepted(seen, EnrollmentSnapshot.of([record]), seen.version, actor="ann")
         assert isinstance(result, EnrollmentRecord)
         assert result.gpus[0].mig_devices == (MIG_A,)
 
@@ -675,7 +675,7 @@ class TestSystemUuid:
         assert EnrollmentChange(
             Change.CHANGED, "system UUID", self.ONE, self.TWO
         ) in enrollment_changes(seen)
-        after = accepted(seen, scene.enrollment, seen.version)
+        after = accepted(seen, scene.enrollment, seen.version, actor="ann")
         assert isinstance(after, EnrollmentRecord)
         scene.enrollment = scene.enrollment.with_record(after)
         scene.accepted()

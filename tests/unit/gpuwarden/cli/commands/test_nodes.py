@@ -326,6 +326,18 @@ class TestShow:
         out = ask("node", "show", NODE).lines
         assert out[-len(SHOWN) :] == SHOWN
 
+    def test_who_ended_the_quarantine_before_is_shown(
+        self, ask: Cli, enrollment: pb.Enrollment
+    ) -> None:
+        assert "Previous quarantine" not in ask("node", "show", NODE).out
+        enrollment.ClearField("denial")
+        enrollment.ClearField("candidate")
+        enrollment.previous_quarantine_ended_by = "user ann\x1b"
+        enrollment.previous_quarantine_at = "2026-11-27T20:01:00.000Z"
+        assert ask("node", "show", NODE).lines[-1] == (
+            "Previous quarantine:  60s ago, 2026-11-27T20:01:00.000Z, ended by user ann\\x1b"
+        )
+
     def test_they_are_in_the_structured_answer(self, ask: Cli) -> None:
         found = json.loads(ask("node", "show", NODE, "-o", "json").out)
         assert found["name"] == NODE
