@@ -176,9 +176,9 @@ class StartupReconciler:
         they live still is looked up afterwards: many end while the ledger is read.
         """
         await self._replay_log()
-        snapshot = self.store.snapshot()
+        snapshot, fleet = self.store.snapshot(), self.fleet()
         still = frozenset(x.pod.uid for x in self.pods.live())
-        drifts, lost = await asyncio.to_thread(self._compared, tuple(live), still, snapshot)
+        drifts, lost = await asyncio.to_thread(self._compared, tuple(live), still, snapshot, fleet)
         missing = _by_key(x for drift in drifts for x in _grants_of(drift))
         self._remembered = {**self._remembered, **missing}
         self._reconciliation = replace(self._reconciliation, pods_read_ns=listed_ns)
@@ -211,13 +211,17 @@ class StartupReconciler:
         self._reconciliation = replace(self._reconciliation, log_replayed=True)
 
     def _compared(
-        self, live: tuple[LivePod, ...], still: frozenset[str | None], snapshot: LedgerSnapshot
+        self,
+        live: tuple[LivePod, ...],
+        still: frozenset[str | None],
+        snapshot: LedgerSnapshot,
+        fleet: FleetSnapshot,
     ) -> tuple[tuple[Drift, ...], tuple[LoggedGrant, ...]]:
         """On a thread: of a large cluster it takes a while. `still`: UIDs of pods that live now."""
         live = tuple(x for x in live if self._is_authentic(x))
         self._authentic = dict.fromkeys(live, True)
         pods = _seen(x for x in live if x.pod.uid in still)
-        drifts = find_drift(snapshot, ClusterState(pods, live, self._gpu_nodes(snapshot)))
+        drifts = find_drift(snapshot, ClusterState(pods, live, _gpu_nodes(snapshot, fleet)))
         return drifts, lost_grants(self._remembered, snapshot, live)
 
     async def _hold(self, grant: LoggedGrant) -> bool:
@@ -271,17 +275,18 @@ class StartupReconciler:
         subject = ReservationSubject(live.pod.namespace, live.node, live.gpus, live.pod.uid)
         return ids.is_authentic(live.reservation, subject)
 
-    def _gpu_nodes(self, snapshot: LedgerSnapshot) -> dict[str, str]:
-        """Which nodes show the GPUs that the ledger places on them, or not."""
-        nodes = self.fleet().nodes
-        reserved = {x.record.node for x in snapshot.entries.values()}
-        accepted = ((x, view.acceptance) for x in reserved if (view := nodes.get(x)) is not None)
-        return {
-            key_of(gpu.uuid): node
-            for node, acceptance in accepted
-            if acceptance is not None
-            for gpu in acceptance.gpus
-        }
+
+def _gpu_nodes(snapshot: LedgerSnapshot, fleet: FleetSnapshot) -> dict[str, str]:
+    """Which nodes show the GPUs that the ledger places on them, or not."""
+    nodes = fleet.nodes
+    reserved = {x.record.node for x in snapshot.entries.values()}
+    accepted = ((x, view.acceptance) for x in reserved if (view := nodes.get(x)) is not None)
+    return {
+        key_of(gpu.uuid): node
+        for node, acceptance in accepted
+        if acceptance is not None
+        for gpu in acceptance.gpus
+    }
 
 
 def _changed(known: LedgerSnapshot, now: LedgerSnapshot) -> LedgerSnapshot:

@@ -6,6 +6,7 @@ One read past every cache, for a person who asks. Must not decide anything about
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from controller.binding.request import BoundPod, PodsUnavailableError
 from controller.explain.pod import AllocationTrace, Asked, trace_of
@@ -17,6 +18,8 @@ from controller.placement.pod import PodDecodeError
 from gpuwarden.audit.reading import Recent
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
+
+_NOTHING: Final = FitReport((), {}, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +41,18 @@ class PodQuery:
     pod_of: Callable[[str], BoundPod | None] = lambda _uid: None
     """The bound pod of a UID, of a static pod also by that of its node."""
     report_only: bool = False
-    judge: Callable[[bytes], FitReport] = lambda _pod: FitReport((), {}, None)
-    """What every node is to a pod; raises PodDecodeError."""
+    judging: Callable[[bytes], Callable[[], FitReport]] = lambda _pod: lambda: _NOTHING
+    """What every node is to a pod; raises PodDecodeError.
+
+    It takes snapshots on the event loop; what it returns judges by them, on a thread.
+    """
 
     async def verdicts(self, namespace: str, name: str) -> FitReport | Refusal:
         """What every node is to a pod that exists; POD_UNKNOWN where it cannot be read."""
         try:
             body = await self.document(namespace, name)
             if body is not None:
-                return await asyncio.to_thread(self.judge, body)
+                return await asyncio.to_thread(self.judging(body))
         except (PodsUnavailableError, PodDecodeError) as error:
             return Refusal(ReasonCode.POD_UNKNOWN, str(error))
         return Refusal(ReasonCode.POD_UNKNOWN, f"no pod {namespace}/{name}")

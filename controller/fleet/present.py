@@ -44,7 +44,7 @@ class PresentFleet:
         self._made = _Made(EMPTY_FLEET, {}, frozenset(), frozenset(), EMPTY_FLEET)
 
     def snapshot(self) -> FleetSnapshot:
-        """The fleet now; the same object until something changes. Threads may ask too."""
+        """The fleet now; the same object until something changes."""
         fleet, directory, made = self._fleet.snapshot(), self._directory.snapshot(), self._made
         if self._boottime_ns() >= directory.fresh_until_ns:
             return fleet

@@ -137,7 +137,7 @@ def pod_query(
     return PodQuery(
         document=cluster.pods.document,
         explain=verbs.explain,
-        judge=verbs.judge,
+        judging=verbs.judging,
         fleet=fleet.snapshot,
         ledger=None if binding is None else binding.store.snapshot,
         ids=None if binding is None else binding.ids,

@@ -226,7 +226,7 @@ class Replica:
             store=store,
             pods=pods,
             ids=IDS,
-            fleet=lambda: world.fleet,
+            fleet=world.snapshot_on_the_loop,
             report=self.reports.of,
             sink=self.sink,
             boottime_ns=world.clock.boottime_ns,
@@ -351,6 +351,11 @@ class BindingWorld:
         self.report()
 
     def snapshot(self) -> FleetSnapshot:
+        return self.fleet
+
+    def snapshot_on_the_loop(self) -> FleetSnapshot:
+        """As the registry's, which no thread may ask; raises RuntimeError there."""
+        asyncio.get_running_loop()
         return self.fleet
 
     def report(

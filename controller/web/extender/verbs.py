@@ -5,7 +5,8 @@ the CPU needs for it. No side effects but the decision that it hands back.
 """
 
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from controller.ledger.record import PodRef
 from controller.placement.explanation import (
@@ -34,6 +35,7 @@ from controller.placement.requirements import (
     share_group,
 )
 from controller.placement.snapshot import GpuUse, Scene, Scenes
+from controller.placement.verdict_cache import PlacementMemory
 from controller.web.extender.scheduler_messages import (
     ArgsError,
     Body,
@@ -75,6 +77,10 @@ AskHeldBack = Callable[[str, str, int], HeldBack | None]
 
 def nobody_held_back(_namespace: str, _pod_uid: str, _count: int) -> HeldBack | None:
     """For an installation without a binding webhook."""
+
+
+def _not_ready(reason: str) -> FitReport:
+    return FitReport((), {}, Refusal(ReasonCode.CONTROLLER_NOT_READY, reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +205,7 @@ class ExtenderVerbs:
             return needs, None
         reason = self.not_ready()
         if reason is not None:
-            return needs, FitReport((), {}, Refusal(ReasonCode.CONTROLLER_NOT_READY, reason))
+            return needs, _not_ready(reason)
         scene = self._scene(pod, needs)
         place = needs.place if isinstance(needs, Requirements) and placed else None
         names = None if place is None else (scene.node_of(place.node),)
@@ -226,10 +232,21 @@ class ExtenderVerbs:
         denied, held_back = self.denied(pod.metadata.uid or ""), self._held_back(pod, needs)
         return explain_waiting(needs, scene, denied, held_back, only=_given_node(pod))
 
-    def judge(self, pod_json: bytes) -> FitReport:
-        """What every node is to a pod that exists; raises PodDecodeError."""
-        _, report = self.fit(decode_pod(pod_json))
-        return report or FitReport((), {}, None)
+    def judging(self, pod_json: bytes) -> Callable[[], FitReport]:
+        """Takes snapshots; what it returns judges by them a pod that exists, on any thread.
+
+        Memory and ledger's use belong to the event loop: so the judge gets a memory of its own.
+        Raises PodDecodeError.
+        """
+        pod = decode_pod(pod_json)
+        needs = self._needs(pod)
+        if isinstance(needs, Requirements) and not needs.managed:
+            return partial(FitReport, (), {}, None)
+        reason = self.not_ready()
+        if reason is not None:
+            return partial(_not_ready, reason)
+        scene = replace(self._scene(pod, needs), memory=PlacementMemory())
+        return partial(explain_fit, needs, scene, held_back=self._held_back(pod, needs))
 
     def why_waiting(
         self, pod: Pod, known: MutableMapping[Hashable, PodExplanation] | None = None

@@ -33,6 +33,15 @@ def delete(world: BindingWorld, name: str) -> None:
     world.pods.catch_up()
 
 
+async def test_records_and_pods_are_compared_with_a_fleet_that_no_thread_asks_for() -> None:
+    """A snapshot that a thread made could lack a quarantine, and be kept until the next change."""
+    world = BindingWorld(1)
+    me = await world.replica()
+    await bound(world, me)
+    await me.reconciliation.reconcile(world.pods.live(), world.clock.boottime_ns())
+    assert me.reconciliation.uncertainty is None
+
+
 async def test_from_the_binding_to_the_release() -> None:
     world = BindingWorld(1)
     me = await world.replica()
