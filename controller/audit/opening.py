@@ -33,6 +33,7 @@ from gpuwarden.audit.checkpoint import (
 )
 from gpuwarden.audit.files import PREV_LOG, lines_of, log_files
 from gpuwarden.audit.merkle import Frontier
+from gpuwarden.audit.new_log import is_half_begun
 from gpuwarden.audit.note import NoteError
 from gpuwarden.audit.reading import record_of
 from gpuwarden.audit.record import RecordKind
@@ -116,9 +117,11 @@ class _Opening:
 
     def opened(self, clock: Clock) -> Opened:
         folder = self._settings.dir
+        refuse_half_begun(folder)
         tree = TreeFile(folder, self._disk)
         self._closing.append(tree.close)
         store, state = self._store(tree)
+        refuse_half_begun(folder)  # it may have been moved since, and no key is made yet
         keys = log_keys(self._settings.key, folder, self._origin)
         changes = KeyChanges(folder)
         self._age.begin(state.age)
@@ -194,6 +197,15 @@ class _Opening:
         """Let everything go."""
         while self._closing:
             self._closing.pop()()
+
+
+def refuse_half_begun(folder: Path) -> None:
+    """Raise LogBrokenError where `gpuwarden audit begin-new` was ended before it was done."""
+    if is_half_begun(folder):
+        raise LogBrokenError(
+            f"a new log in place of {folder} was not begun to its end;"
+            f" run gpuwarden audit begin-new {folder}"
+        )
 
 
 def rebuilt(folder: Path, tree: TreeFile) -> LogState:

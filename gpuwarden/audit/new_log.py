@@ -3,21 +3,29 @@
 Witnesses raise `LOG_RESET` unless the new log has the old one's key and names its last
 checkpoint. The new folder has both before a controller sees it: one that finds an empty folder
 begins a log with a key of its own.
+
+Each step is one change of a name, and what ends it between two steps leaves one of these:
+
+1. `<folder>.new.part` is not whole: done anew.
+2. `<folder>.new` is whole, and the old folder has its place: done anew.
+3. `<folder>.new` is whole, and the old folder was moved: no controller begins a log
+   (`is_half_begun`), and the next run gives the new folder its place.
 """
 
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from shutil import rmtree
 from typing import Final
 
 from gpuwarden.audit.checkpoint import Checkpoint, unverified_checkpoint
-from gpuwarden.audit.files import KEY_CHANGES, KEY_FILE, LOCK_FILE, PREV_LOG, log_files
+from gpuwarden.audit.files import KEY_CHANGES, KEY_FILE, LOCK_FILE, PATTERN, PREV_LOG, log_files
 from gpuwarden.audit.note import NoteError
 from gpuwarden.audit.reading import recent_lines
 from gpuwarden.audit.record import RecordKind
@@ -25,6 +33,7 @@ from gpuwarden.regular_file import open_new, open_to_read
 
 _MAX_FILE: Final = 64 * 1024
 _CERTIFYING: Final = frozenset({RecordKind.CHECKPOINT.value, RecordKind.LOG_ROTATE.value})
+_OURS: Final = frozenset({KEY_FILE, KEY_CHANGES, PREV_LOG})
 
 
 class LogInUseError(Exception):
@@ -35,33 +44,84 @@ class LogInUseError(Exception):
 class Begun:
     """What was done."""
 
-    kept: Path
-    """Where the old folder is now."""
+    kept: Path | None
+    """Where the old folder is now; None where an earlier run has moved it, and it is gone."""
     prev: Checkpoint | None
     """The old log's last checkpoint, which the new log names; None where none can be read."""
+
+
+def is_half_begun(folder: Path) -> bool:
+    """Whether `begin_new` has moved the log and was ended before the new folder got its place.
+
+    Whatever began a log there now would have another key.
+    """
+    folder = folder.resolve()
+    return _new_beside(folder).is_dir() and not _has_log(folder)
 
 
 def begin_new(folder: Path) -> Begun:
     """Put a new folder with the old one's keys and last checkpoint in its place.
 
-    Raises OSError, and LogInUseError while a controller writes the log.
+    Finishes what an earlier run has left. Raises OSError, and LogInUseError while a controller
+    writes the log.
     """
-    log_files(folder)
     folder = folder.resolve()
+    if is_half_begun(folder):
+        return _finish(folder, next((x for x in reversed(_kept(folder)) if _has_log(x)), None))
+    log_files(folder)
     with _locked(folder):
-        note = last_checkpoint(folder)
-        new = folder.with_name(f"{folder.name}.new")
-        new.mkdir(mode=0o700)
+        new, kept = _prepare(folder), _free_name(folder)
         try:
-            _fill(new, folder, note)
-        except BaseException:
-            rmtree(new)  # with a full disk, for example: it can be run again
+            folder.rename(kept)
+        except OSError:
+            rmtree(new)  # the folder is a volume of its own, for example
             raise
-        kept = _free_name(folder)
-        folder.rename(kept)
-        new.rename(folder)
-        _sync(folder.parent)
+        return _finish(folder, kept)
+
+
+def _prepare(folder: Path) -> Path:
+    """The new folder beside the old one: whole and on the disk when it has its name."""
+    new = _new_beside(folder)
+    part = new.with_name(f"{new.name}.part")
+    for left in (part, new):
+        _remove(left)
+    part.mkdir(mode=0o700)
+    try:
+        _fill(part, folder, last_checkpoint(folder))
+    except BaseException:
+        rmtree(part)  # with a full disk, for example
+        raise
+    part.rename(new)
+    _sync(folder.parent)
+    return new
+
+
+def _finish(folder: Path, kept: Path | None) -> Begun:
+    if folder.exists() and any(folder.iterdir()):
+        folder.rename(_free_name(folder))  # no log: what a controller has put there meanwhile
+    _new_beside(folder).rename(folder)
+    _sync(folder.parent)
+    note = None
+    with suppress(FileNotFoundError), open_to_read(folder / PREV_LOG) as file:
+        note = file.read(_MAX_FILE).decode()
     return Begun(kept, None if note is None else unverified_checkpoint(note))
+
+
+def _new_beside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.new")
+
+
+def _has_log(folder: Path) -> bool:
+    return any(x.stat().st_size for x in folder.glob(PATTERN))
+
+
+def _remove(left: Path) -> None:
+    """What an earlier run has left; raises OSError where anything else is in it."""
+    with suppress(FileNotFoundError):
+        if not _OURS.issuperset(x.name for x in left.iterdir()):
+            text = "has other files in it; move it away"
+            raise OSError(errno.ENOTEMPTY, text, str(left))
+        rmtree(left)
 
 
 def _fill(new: Path, folder: Path, note: str | None) -> None:
@@ -109,9 +169,17 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _kept(folder: Path) -> list[Path]:
+    """Folders that were moved, the oldest first."""
+    return list(takewhile(Path.exists, _names_of_kept(folder)))
+
+
 def _free_name(folder: Path) -> Path:
-    names = (f"{folder.name}.old{number or ''}" for number in count())
-    return next(path for name in names if not (path := folder.with_name(name)).exists())
+    return next(path for path in _names_of_kept(folder) if not path.exists())
+
+
+def _names_of_kept(folder: Path) -> Iterator[Path]:
+    return (folder.with_name(f"{folder.name}.old{number or ''}") for number in count())
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,6 +1,8 @@
 """`gpuwarden audit begin-new` under a real writer that waits for a log that it can open."""
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,39 @@ async def test_a_waiting_controller_goes_on_and_no_witness_raises_an_alarm(
     assert alarm is None
     assert unverified_checkpoint(fresh).prev == unverified_checkpoint(note).head
     assert verify_files(log_files(folder.with_name("audit.old"))).at is not None
+    bench.verified()
+
+
+async def test_a_controller_that_starts_where_the_command_was_ended_waits_for_it(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that it began there would have another key, and be an alarm."""
+    folder = bench.settings.dir
+    _, note = notes_in(folder)[-1]
+    key = next(r["refs"]["key"] for r in records_in(folder) if r["kind"] == "log.start")
+    rename = Path.rename
+
+    def ended(path: Path, target: Path) -> Path:
+        if target == folder:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", ended)
+        assert run(["audit", "begin-new", str(folder)]) == 2
+    assert not folder.exists()
+    async with bench.open() as audit:
+        assert f"run gpuwarden audit begin-new {folder}" in audit.condition.reason
+        assert not folder.exists()
+        assert run(["audit", "begin-new", str(folder)]) == 0
+        async with asyncio.timeout(WAIT_S):
+            await until(lambda: audit.condition.available)
+        await audit.grant(ACCEPTED)
+    assert names_old(folder, note)
+    assert str(folder.with_name("audit.old")) in capsys.readouterr().out
+    _, fresh = notes_in(folder)[-1]
+    _, alarm = conclude(remembered(note, key), Shown(fresh, (), key, ()))
+    assert alarm is None
     bench.verified()
 
 

@@ -212,7 +212,8 @@ def begin_new(folder: Path) -> None:
         if begun.prev is None
         else f"{counted(begun.prev.head.size, 'record')} of {begun.prev.origin}"
     )
-    sys.stdout.write(_for_people({"kept": str(begun.kept), "names": names}))
+    kept = "no folder of an old log is here" if begun.kept is None else str(begun.kept)
+    sys.stdout.write(_for_people({"kept": kept, "names": names}))
 
 
 def _log(paths: tuple[Path, ...], command: str) -> VerifiedLog:

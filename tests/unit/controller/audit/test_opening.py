@@ -4,18 +4,19 @@ import json
 import os
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from controller.audit.files import Disk
+from controller.audit.files import Disk, FileStore, LogBrokenError
 from controller.audit.key import LogKeyError, LogKeys, log_keys
 from controller.audit.opening import Unsigned, open_files, prev_log, unsigned_end
 from controller.audit.tree import LogState
 from controller.record import AuditUnavailableError, Json, Record
 from gpuwarden.audit.chain import BEFORE_FIRST, Head
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, unverified_checkpoint
-from gpuwarden.audit.files import file_name, log_files
+from gpuwarden.audit.files import KEY_FILE, PREV_LOG, file_name, log_files
 from gpuwarden.audit.merkle import Frontier
 from gpuwarden.audit.note import sign_note
 from gpuwarden.audit.record import RecordKind
@@ -288,3 +289,39 @@ def test_a_pipe_in_place_of_the_key_holds_nobody_up(folder: Path, tmp_path: Path
     os.mkfifo(folder / "log-key.pem")
     with pytest.raises(LogKeyError, match="a named pipe; expected a regular file"):
         first(folder)
+
+
+def half_begun(folder: Path) -> None:
+    new = folder.with_name(f"{folder.name}.new")
+    new.mkdir(parents=True)
+    (new / PREV_LOG).write_text("the old log's last checkpoint")
+
+
+def test_nothing_begins_while_a_new_log_is_half_begun(folder: Path) -> None:
+    """Its key would be another than the old log's."""
+    half_begun(folder)
+    told = f"not begun to its end; run gpuwarden audit begin-new {folder}"
+    with pytest.raises(LogBrokenError, match=told):
+        first(folder)
+    assert not folder.exists()
+
+
+def test_a_log_that_is_moved_while_it_is_opened_gets_no_new_key(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class MovedMeanwhile(FileStore):
+        def __init__(self, *args: Any) -> None:
+            half_begun(folder)
+            super().__init__(*args)
+
+    monkeypatch.setattr("controller.audit.opening.FileStore", MovedMeanwhile)
+    with pytest.raises(LogBrokenError, match="not begun to its end"):
+        first(folder)
+    assert not (folder / KEY_FILE).exists()
+
+
+def test_a_log_goes_on_beside_what_a_run_has_left(folder: Path) -> None:
+    folder.mkdir()
+    (folder / file_name(1)).write_bytes(b"".join(log(2)))
+    half_begun(folder)
+    assert first(folder).refs["after"] != str(BEFORE_FIRST)

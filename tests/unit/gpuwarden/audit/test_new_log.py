@@ -1,13 +1,17 @@
 """A new log in place of one that cannot go on."""
 
+import errno
 import fcntl
 import json
+import os
+import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from gpuwarden.audit.files import KEY_FILE, file_name
-from gpuwarden.audit.new_log import LogInUseError, begin_new, last_checkpoint
+from gpuwarden.audit.new_log import LogInUseError, begin_new, is_half_begun, last_checkpoint
 from tests.builders.certified_log import CertifiedLog
 
 
@@ -48,7 +52,9 @@ def test_an_older_folder_that_was_kept_stays(folder: Path) -> None:
     kept = []
     for _ in range(3):
         write(folder, CertifiedLog().lines)
-        kept.append(begin_new(folder).kept.name)
+        begun = begin_new(folder)
+        assert begun.kept is not None
+        kept.append(begun.kept.name)
     assert kept == ["audit.old", "audit.old1", "audit.old2"]
 
 
@@ -110,3 +116,168 @@ def test_what_fails_leaves_nothing_behind_and_can_be_run_again(folder: Path) -> 
     assert list(folder.parent.iterdir()) == [folder]
     (folder / KEY_FILE).rmdir()
     assert begin_new(folder).prev is not None
+
+
+# --- ended at any moment
+
+FORKS = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+"""The processes do nothing that another thread of this one could hold up."""
+_CALLS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"})
+_ENDED = 9
+_RAISED = 8
+_NEW = {"log-key.pem": b"key", "key-changes": b"changes"}
+
+
+def ended_before(call: int, folder: Path) -> bool:
+    """Begin a new log in a process that is ended before its call of this number about files.
+
+    False where it has fewer.
+    """
+    process = os.fork()
+    if process:
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        assert code in {0, _ENDED}
+        return code == _ENDED
+    left = call
+
+    def count_down(event: str, args: tuple[object, ...]) -> None:
+        nonlocal left
+        if event in _CALLS and str(args[0]).startswith(str(folder.parent)):
+            left -= 1
+            if left < 0:
+                os._exit(_ENDED)
+
+    try:
+        sys.addaudithook(count_down)
+        begin_new(folder)
+    except BaseException:  # noqa: BLE001 - nothing may leave a fork
+        os._exit(_RAISED)
+    os._exit(0)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {x.name: x.read_bytes() for x in folder.iterdir() if x.name != "lock"}
+
+
+def old_log(parent: Path) -> Path:
+    parent.mkdir()
+    folder = parent / "audit"
+    folder.mkdir()
+    write(folder, CertifiedLog().records(2).checkpoint().lines)
+    for name, data in _NEW.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def names(folder: Path) -> str:
+    return " ".join(sorted(x.name for x in folder.parent.iterdir()))
+
+
+def demand_begun(folder: Path, old: dict[str, bytes]) -> None:
+    note = last_checkpoint(folder.with_name("audit.old"))
+    assert note is not None
+    assert content(folder) == _NEW | {"prev-log": note.encode()}
+    assert content(folder.with_name("audit.old")) == old
+    assert names(folder) == "audit audit.old"
+
+
+def begin_again(folder: Path) -> None:
+    """As the page tells to do."""
+    if names(folder) == "audit audit.old":
+        with pytest.raises(FileNotFoundError, match=r"holds no audit-\*\.jsonl"):
+            begin_new(folder)
+    else:
+        begun = begin_new(folder)
+        assert begun.kept == folder.with_name("audit.old")
+        assert begun.prev is not None
+
+
+@FORKS
+def test_whatever_ends_it_and_when_the_next_run_does_the_rest(tmp_path: Path) -> None:
+    seen: dict[str, int] = {}
+    for call in count():
+        folder = old_log(tmp_path / str(call))
+        old = content(folder)
+        if not ended_before(call, folder):
+            break
+        seen.setdefault(names(folder), call)
+        assert is_half_begun(folder) == (names(folder) == "audit.new audit.old")
+        begin_again(folder)
+        demand_begun(folder, old)
+    assert list(seen) == [
+        "audit",
+        "audit audit.new.part",
+        "audit audit.new",
+        "audit.new audit.old",
+        "audit audit.old",
+    ]
+    for state, call in seen.items():
+        for second in count():
+            folder = old_log(tmp_path / f"{call}-{second}")
+            old = content(folder)
+            assert ended_before(call, folder)
+            if state == "audit audit.old" or not ended_before(second, folder):
+                break
+            begin_again(folder)
+            demand_begun(folder, old)
+
+
+def half_begun(parent: Path) -> Path:
+    call = 0
+    while ended_before(call, folder := old_log(parent / str(call))) and not is_half_begun(folder):
+        call += 1
+    return folder
+
+
+@FORKS
+def test_what_a_controller_has_put_there_meanwhile_is_kept_beside(tmp_path: Path) -> None:
+    folder = half_begun(tmp_path)
+    (folder / "evidence").mkdir(parents=True)
+    (folder / file_name(1)).touch()
+    assert is_half_begun(folder)
+    assert begin_new(folder).kept == folder.with_name("audit.old")
+    assert names(folder) == "audit audit.old audit.old1"
+    assert sorted(x.name for x in folder.with_name("audit.old1").iterdir()) == [
+        file_name(1),
+        "evidence",
+    ]
+
+
+@FORKS
+def test_an_old_folder_that_somebody_took_away_is_not_named(tmp_path: Path) -> None:
+    folder = half_begun(tmp_path)
+    folder.with_name("audit.old").rename(tmp_path / "elsewhere")
+    folder.mkdir()
+    begun = begin_new(folder)
+    assert begun.kept is None
+    assert begun.prev is not None
+    assert names(folder) == "audit"
+
+
+def test_what_others_have_put_at_its_place_stays(folder: Path) -> None:
+    write(folder, CertifiedLog().lines)
+    other = folder.with_name("audit.new")
+    other.mkdir()
+    (other / "notes").touch()
+    with pytest.raises(OSError, match="has other files in it; move it away"):
+        begin_new(folder)
+    assert names(folder) == "audit audit.new"
+    assert [x.name for x in other.iterdir()] == ["notes"]
+
+
+def test_a_folder_that_cannot_be_moved_leaves_nothing_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a volume of its own, for example."""
+    write(folder, CertifiedLog().lines)
+    rename = Path.rename
+
+    def busy(path: Path, target: Path) -> Path:
+        if path == folder:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", busy)
+    with pytest.raises(OSError, match="busy"):
+        begin_new(folder)
+    assert names(folder) == "audit"

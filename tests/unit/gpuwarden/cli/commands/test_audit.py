@@ -395,6 +395,13 @@ def test_a_new_log_says_where_the_old_one_is_and_what_it_names(cli: Cli, tmp_pat
     assert named.startswith(f"3 records of {ORIGIN}")
 
 
+def test_a_new_log_of_which_the_old_one_was_taken_away_says_so(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "audit.new").mkdir()
+    ran = cli("audit", "begin-new", str(tmp_path / "audit"))
+    assert (ran.code, ran.err) == (0, "")
+    assert "no folder of an old log is here" in ran.out
+
+
 def test_a_new_log_that_names_nothing_says_so(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit" / file_name(1)).write_bytes(plain_log(2))
