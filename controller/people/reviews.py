@@ -2,7 +2,8 @@
 
 Bounded in number, in time and in questions under way: callers with invented tokens can neither fill
 the memory nor keep the API server busy, push out what is known of others, or take from one address
-what all need. No token is kept: an answer is known by a digest.
+what all need. Whoever was accepted before is asked about beside them, also once that answer is too
+old to count, and waits for no stranger. No token is kept: an answer is known by a digest.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from controller.access import Person, TokenReviewUnavailableError
-from controller.people.rights import Right, review_of
+from controller.people.rights import CLUSTER_ROLES, Right, review_of
 from gpuwarden.moment import NS_PER_S
 
 T = TypeVar("T")
@@ -32,7 +33,9 @@ class ReviewLimits:
     """For so long what was withdrawn may still be taken for good."""
     refused_ns: int = 5 * NS_PER_S
     at_once: int = 16
+    """Of those that were accepted before, and of all others, each."""
     at_once_from_one_address: int = 4
+    """Of the others."""
 
 
 DEFAULT_LIMITS: Final = ReviewLimits()
@@ -64,7 +67,8 @@ class KeptReviews(Generic[T]):
         self._accepted: dict[bytes, _Known[T]] = {}
         self._refused: dict[bytes, _Known[T]] = {}
         self._running: dict[bytes, asyncio.Task[T | None]] = {}
-        self._asking: Counter[str] = Counter()
+        self._asking: Counter[str | None] = Counter()
+        """By address; None for whoever was accepted before."""
 
     async def answer(
         self, digest: bytes, address: str, ask: Callable[[], Awaitable[T | None]]
@@ -76,19 +80,23 @@ class KeptReviews(Generic[T]):
             return known.found
         task = self._running.get(digest)
         if task is None:
-            if self._is_busy(address):
+            stranger = None if digest in self._accepted else address
+            if self._is_busy(stranger):
                 self._reviewed("busy")
                 raise ReviewsBusyError
             task = asyncio.create_task(self._ask(digest, ask))
             self._running[digest] = task
-            self._asking[address] += 1
-            task.add_done_callback(lambda done: self._forget(digest, address, done))
+            self._asking[stranger] += 1
+            task.add_done_callback(lambda done: self._forget(digest, stranger, done))
         return await asyncio.shield(task)
 
-    def _is_busy(self, address: str) -> bool:
+    def _is_busy(self, stranger: str | None) -> bool:
+        known = self._asking[None]
+        if stranger is None:
+            return known >= self._limits.at_once
         return (
-            len(self._running) >= self._limits.at_once
-            or self._asking[address] >= self._limits.at_once_from_one_address
+            len(self._running) - known >= self._limits.at_once
+            or self._asking[stranger] >= self._limits.at_once_from_one_address
         )
 
     async def _ask(self, digest: bytes, ask: Callable[[], Awaitable[T | None]]) -> T | None:
@@ -108,11 +116,11 @@ class KeptReviews(Generic[T]):
         kept[digest] = _Known(found, asked_ns + lasts_ns)
         return found
 
-    def _forget(self, digest: bytes, address: str, task: asyncio.Task[T | None]) -> None:
+    def _forget(self, digest: bytes, stranger: str | None, task: asyncio.Task[T | None]) -> None:
         del self._running[digest]
-        self._asking[address] -= 1
-        if not self._asking[address]:
-            del self._asking[address]
+        self._asking[stranger] -= 1
+        if not self._asking[stranger]:
+            del self._asking[stranger]
         if not task.cancelled():
             task.exception()  # read, because the caller may be gone
 
@@ -172,7 +180,11 @@ class AccessReviewer(Protocol):
 
 
 class AccessReviews:
-    """Who may do what. One per process."""
+    """Who may do what. One per process.
+
+    Tenants ask about pods under as many names as they like: so the rights that make roles are kept
+    apart.
+    """
 
     def __init__(
         self,
@@ -183,8 +195,9 @@ class AccessReviews:
         limits: ReviewLimits = DEFAULT_LIMITS,
     ) -> None:
         self._reviewer = reviewer
-        self._kept: KeptReviews[bool] = KeptReviews(
-            boottime_ns=boottime_ns, reviewed=reviewed, limits=limits
+        self._roles, self._others = (
+            KeptReviews[bool](boottime_ns=boottime_ns, reviewed=reviewed, limits=limits)
+            for _ in range(2)
         )
 
     async def has(self, person: Person, right: Right) -> bool:
@@ -195,7 +208,8 @@ class AccessReviews:
             return await self._reviewer.review(person, right) or None
 
         try:
-            found = await self._kept.answer(hashlib.sha256(spec).digest(), person.username, ask)
+            kept = self._roles if right in CLUSTER_ROLES else self._others
+            found = await kept.answer(hashlib.sha256(spec).digest(), person.username, ask)
         except ReviewsBusyError:
             raise AccessReviewUnavailableError("too many rights are being reviewed") from None
         return found is True

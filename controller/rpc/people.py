@@ -41,7 +41,7 @@ def token_person(reviews: TokenReviews[Person], roles: Roles) -> Authenticate:
         if isinstance(token, Refusal):
             return token
         try:
-            person = await reviews.review(token, "")
+            person = await reviews.review(token, context.peer())  # a port-forward has its own
         except TokenReviewUnavailableError as error:
             return Refusal(ReasonCode.TOKEN_REVIEW_UNAVAILABLE, str(error))
         if person is None:

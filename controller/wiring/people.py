@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from controller.access import Person
 from controller.kube.access.access_config import AUTHORITY_KEY, CERTIFICATES_KEY, TOKENS_KEY
-from controller.people.reviews import AccessReviews, ReviewLimits, TokenReviews
+from controller.people.reviews import AccessReviews, TokenReviews
 from controller.people.roles import Roles
 from controller.recorders.people import PeopleRecorder
 from controller.rpc.interceptor import Authenticate, AuthorizationInterceptor, CallObserver
@@ -29,8 +29,6 @@ from gpuwarden.identity.server_credentials import ServerPem, pem_credentials
 
 _RELOAD_S: Final = 10.0
 _MAX_AUTHORITY_BYTES: Final = 256 << 10
-_LIMITS: Final = ReviewLimits(at_once_from_one_address=ReviewLimits().at_once)
-"""All come by port-forward, so from one address."""
 
 
 class PeopleAccess:
@@ -64,7 +62,6 @@ class PeopleAccess:
             cluster.person_reviewer(),
             boottime_ns=clock.boottime_ns,
             reviewed=partial(recorder.reviewed, "token"),
-            limits=_LIMITS,
         )
         self._client_cas = cluster.client_authorities()
         self._roots_pem: tuple[Sequence[x509.Certificate], bytes] = ((), b"")

@@ -3,7 +3,13 @@
 from typing import Final
 
 from tests.mutation_security.security_mutation import one
-from tests.mutation_security.shown_by import API_CALLERS, API_FINALIZE, API_REVIEWS, API_TLS
+from tests.mutation_security.shown_by import (
+    API_CALLERS,
+    API_FINALIZE,
+    API_REVIEWS,
+    API_TLS,
+    PEOPLE,
+)
 
 ENTRIES: Final = (
     one(
@@ -78,16 +84,37 @@ ENTRIES: Final = (
     one(
         "api-reviews-at-once",
         "controller/people/reviews.py",
-        "            len(self._running) >= self._limits.at_once\n",
+        "            len(self._running) - known >= self._limits.at_once\n",
         "            False\n",
         f"{API_REVIEWS}::test_the_same_token_is_asked_about_once_at_a_time",
     ),
     one(
         "api-reviews-of-one-address",
         "controller/people/reviews.py",
-        "            or self._asking[address] >= self._limits.at_once_from_one_address\n",
+        "            or self._asking[stranger] >= self._limits.at_once_from_one_address\n",
         "            or False\n",
         f"{API_REVIEWS}::test_one_address_does_not_take_what_others_need",
+    ),
+    one(
+        "api-known-callers-beside-strangers",
+        "controller/people/reviews.py",
+        "            stranger = None if digest in self._accepted else address\n",
+        "            stranger = address\n",
+        f"{API_REVIEWS}::test_who_was_accepted_before_waits_for_no_stranger",
+    ),
+    one(
+        "api-reviews-of-the-known",
+        "controller/people/reviews.py",
+        "            return known >= self._limits.at_once\n",
+        "            return False\n",
+        f"{API_REVIEWS}::test_who_was_accepted_before_is_bounded_too",
+    ),
+    one(
+        "api-roles-beside-tenants",
+        "controller/people/reviews.py",
+        "            kept = self._roles if right in CLUSTER_ROLES else self._others\n",
+        "            kept = self._others\n",
+        f"{PEOPLE}/test_roles.py::test_tenants_take_nothing_from_those_who_have_a_role",
     ),
     one(
         "api-accepted-tokens-stay",

@@ -84,6 +84,58 @@ async def test_one_address_does_not_take_what_others_need() -> None:
     assert not world.reviews._kept._asking
 
 
+async def test_who_was_accepted_before_waits_for_no_stranger() -> None:
+    """Also where they come from the same address, and their answer is too old to count."""
+    world = World(at_once=2, at_once_from_one_address=1)
+    await world.all("good")
+    world.clock.advance(10)
+    world.reviewer.binding_webhook = asyncio.Event()
+    flood = [
+        asyncio.create_task(world.reviews.review(token, address))
+        for token, address in (("bad-1", HERE), ("bad-2", "192.0.2.2"))
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(TokenReviewUnavailableError, match="too many"):
+        await world.reviews.review("bad-3", "192.0.2.3")
+    known = asyncio.create_task(world.reviews.review("good", HERE))
+    await asyncio.sleep(0)
+    world.reviewer.binding_webhook.set()
+    assert await asyncio.gather(*flood, known) == [None, None, POD]
+    assert not world.reviews._kept._asking
+
+
+async def test_who_was_accepted_before_is_bounded_too() -> None:
+    world = World(at_once=1)
+    world.reviewer.known["better"] = POD
+    await world.all("good", "better")
+    world.clock.advance(10)
+    world.reviewer.binding_webhook = asyncio.Event()
+    known = asyncio.create_task(world.reviews.review("good", HERE))
+    await asyncio.sleep(0)
+    with pytest.raises(TokenReviewUnavailableError, match="too many"):
+        await world.reviews.review("better", HERE)
+    stranger = asyncio.create_task(world.reviews.review("bad", HERE))
+    await asyncio.sleep(0)
+    world.reviewer.binding_webhook.set()
+    assert (await known, await stranger) == (POD, None)
+
+
+async def test_who_is_not_accepted_any_more_is_a_stranger_again() -> None:
+    world = World(at_once=1)
+    await world.all("good")
+    del world.reviewer.known["good"]
+    world.clock.advance(10)
+    assert await world.all("good") == [None]
+    world.clock.advance(5)
+    world.reviewer.binding_webhook = asyncio.Event()
+    stranger = asyncio.create_task(world.reviews.review("bad", HERE))
+    await asyncio.sleep(0)
+    with pytest.raises(TokenReviewUnavailableError, match="too many"):
+        await world.all("good")
+    world.reviewer.binding_webhook.set()
+    assert await stranger is None
+
+
 async def test_the_same_token_is_asked_about_once_at_a_time() -> None:
     world = World(at_once=1)
     world.reviewer.binding_webhook = asyncio.Event()

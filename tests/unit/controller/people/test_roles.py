@@ -1,5 +1,7 @@
 """As whom a person calls, which rule is missing, and whose pods a tenant may ask about."""
 
+import asyncio
+
 import pytest
 
 from controller.access import ALLOWED_CALLERS, Caller, CallerKind, Person
@@ -33,9 +35,12 @@ class Reviewer:
         self.rights = set(rights)
         self.asked: list[tuple[Person, Right]] = []
         self.is_silent = False
+        self.waits = asyncio.Event()
+        self.waits.set()
 
     async def review(self, person: Person, right: Right) -> bool:
         self.asked.append((person, right))
+        await self.waits.wait()
         if self.is_silent:
             raise AccessReviewUnavailableError("the API server did not answer")
         return right in self.rights
@@ -202,3 +207,26 @@ async def test_too_many_questions_at_once_are_refused() -> None:
     with pytest.raises(AccessReviewUnavailableError, match="too many rights"):
         await world.reviews.has(JANE, INSPECT)
     assert world.told == ["busy"]
+
+
+async def test_tenants_take_nothing_from_those_who_have_a_role() -> None:
+    """Neither what is known of them, nor their questions at a time."""
+    world = World(INSPECT, *(read_pods("team-b", f"pod-{x}") for x in range(3)), kept=2, at_once=2)
+    await world.reviews.has(JANE, INSPECT)
+    for number in range(3):
+        assert await world.reviews.has(Person("joe"), read_pods("team-b", f"pod-{number}"))
+    world.clock.advance(10)
+    world.reviewer.waits.clear()
+    tenants = [
+        asyncio.create_task(world.reviews.has(Person(name), right))
+        for name in ("joe", "jack")
+        for right in (read_pods("team-c"), INSPECT)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(AccessReviewUnavailableError, match="too many rights"):
+        await world.reviews.has(Person("jim"), INSPECT)
+    inspector = asyncio.create_task(world.reviews.has(JANE, INSPECT))
+    await asyncio.sleep(0)
+    world.reviewer.waits.set()
+    assert await inspector
+    assert await asyncio.gather(*tenants) == [False, True, False, True]

@@ -1,7 +1,7 @@
 """Who calls on the listeners for people: one token in metadata, or a certificate of the cluster."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -32,6 +32,9 @@ class Context:
 
     def auth_context(self) -> Any:
         return self._auth
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:41234"
 
 
 class ApiServer:
@@ -75,6 +78,20 @@ def bearer(token: str) -> tuple[str, str]:
 
 
 # --- tokens
+
+
+async def test_each_connection_is_bounded_by_itself() -> None:
+    """All come by port-forward, and so from one address."""
+    asked: list[tuple[str, str]] = []
+
+    class Reviews:
+        async def review(self, token: str, address: str) -> Person:
+            asked.append((token, address))
+            return JANE
+
+    reviews, context = cast("TokenReviews[Person]", Reviews()), cast("Any", Context(bearer(TOKEN)))
+    await token_person(reviews, roles())(context, NODES, datetime.now(UTC))
+    assert asked == [(TOKEN, "ipv4:127.0.0.1:41234")]
 
 
 async def test_a_token_names_a_person_who_has_a_role() -> None:
