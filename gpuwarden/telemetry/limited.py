@@ -5,6 +5,7 @@ Whoever can reach a port can make gpuwarden write a line per connection or messa
 that were left out says how many. Metrics count everything; this bounds the log alone.
 """
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -61,6 +62,7 @@ class LimitedLog:
         self._monotonic = monotonic
         self._budgets: OrderedDict[Hashable, _Budget] = OrderedDict()
         self._all = _Budget(ALL_BURST, ALL_REFILL_S, monotonic())
+        self._lock = threading.Lock()
 
     def info(self, event: Event, /, *, key: Hashable = (), **facts: object) -> None:
         """What happens as it should."""
@@ -80,14 +82,15 @@ class LimitedLog:
     def _admit(self, event: Event, key: Hashable) -> dict[str, int] | None:
         """Facts to add to the line; None where it is left out."""
         now = self._monotonic()
-        budget = self._budget((event, key), now)
-        if not (budget.has_one(now) and self._all.has_one(now)):
-            budget.withheld += 1
-            self._withheld.labels(event.value).inc()
-            return None
-        budget.take()
-        self._all.take()
-        withheld, budget.withheld = budget.withheld, 0
+        with self._lock:
+            budget = self._budget((event, key), now)
+            if not (budget.has_one(now) and self._all.has_one(now)):
+                budget.withheld += 1
+                self._withheld.labels(event.value).inc()
+                return None
+            budget.take()
+            self._all.take()
+            withheld, budget.withheld = budget.withheld, 0
         return {"withheld": withheld} if withheld else {}
 
     def _budget(self, key: Hashable, now: float) -> _Budget:

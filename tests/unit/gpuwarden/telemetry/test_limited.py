@@ -1,3 +1,4 @@
+import threading
 from typing import Any
 
 import structlog
@@ -67,3 +68,61 @@ def test_invented_keys_are_bounded_too() -> None:
 
     assert len(lines(flood)) == ALL_BURST
     assert len(bench.log._budgets) == KEYS
+
+
+class HeldKey:
+    """Holds up whoever is about to keep a budget for it, once."""
+
+    def __init__(self) -> None:
+        self.held, self.going_on, self.times = threading.Event(), threading.Event(), 0
+
+    def __hash__(self) -> int:
+        self.times += 1
+        if self.times == 2:  # after it looked for one
+            self.held.set()
+            self.going_on.wait()
+        return id(self)
+
+
+class NoticedLock:
+    """Says so when somebody has to wait for it."""
+
+    def __init__(self, waited_for: threading.Event) -> None:
+        self._lock, self._waited_for = threading.Lock(), waited_for
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._waited_for.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_two_threads_share_the_budget_of_a_key() -> None:
+    bench, key, turned = Workbench(), HeldKey(), threading.Event()
+    bench.log._lock = NoticedLock(turned)  # type: ignore[assignment] # as much as is used of one
+
+    def second() -> None:
+        for _ in range(BURST):
+            bench.log.warning(Event.RPC_DENIED, key=key)
+        turned.set()
+
+    def both() -> None:
+        threads = [
+            threading.Thread(
+                target=bench.log.warning, args=(Event.RPC_DENIED,), kwargs={"key": key}
+            ),
+            threading.Thread(target=second),
+        ]
+        threads[0].start()
+        key.held.wait()
+        threads[1].start()
+        turned.wait()
+        key.going_on.set()
+        for each in threads:
+            each.join()
+        bench.log.warning(Event.RPC_DENIED, key=key)
+
+    assert len(lines(both)) == BURST
+    assert bench.withheld() == 2
