@@ -33,8 +33,11 @@ def test_the_new_folder_has_keys_and_last_checkpoint_and_the_old_one_is_whole(
     write(folder, log.lines)
     (folder / "log-key.pem").write_bytes(b"key")
     (folder / "key-changes").write_bytes(b"changes")
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
     begun = begin_new(folder)
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
     assert begun.kept == folder.with_name("audit.old")
+    assert (begun.kept / "lock").stat().st_mode & 0o777 == 0o600
     assert (begun.kept / file_name(1)).read_bytes() == b"".join(log.lines)
     assert {x.name: x.read_bytes() for x in folder.iterdir()} == {
         "log-key.pem": b"key",
@@ -270,10 +273,11 @@ def test_a_folder_that_cannot_be_moved_leaves_nothing_behind(
 ) -> None:
     """It is a volume of its own, for example."""
     write(folder, CertifiedLog().lines)
-    rename = Path.rename
+    rename, asked = Path.rename, list[Path]()
 
     def busy(path: Path, target: Path) -> Path:
-        if path == folder:
+        if path == folder and not asked:
+            asked.append(path)
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
         return rename(path, target)
 
@@ -281,3 +285,64 @@ def test_a_folder_that_cannot_be_moved_leaves_nothing_behind(
     with pytest.raises(OSError, match="busy"):
         begin_new(folder)
     assert names(folder) == "audit"
+
+
+def test_the_new_folder_is_on_the_disk_before_the_old_one_is_moved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, CertifiedLog().checkpoint().lines)
+    (folder / "log-key.pem").write_bytes(b"key")
+    done: list[str] = []
+    rename, fsync = Path.rename, os.fsync
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append(f"{path.name} > {target.name}")
+        return rename(path, target)
+
+    def synced(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        done.append(f"sync {path.relative_to(folder.parent.parent)}")
+        fsync(descriptor)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(os, "fsync", synced)
+    begin_new(folder)
+    top = folder.parent.name
+    assert done == [
+        f"sync {top}/audit.new.part/log-key.pem",
+        f"sync {top}/audit.new.part/prev-log",
+        f"sync {top}/audit.new.part",
+        "audit.new.part > audit.new",
+        f"sync {top}",
+        "audit > audit.old",
+        "audit.new > audit",
+        f"sync {top}",
+    ]
+
+
+def test_as_much_of_a_file_is_copied_as_a_controller_reads(folder: Path) -> None:
+    write(folder, CertifiedLog().lines)
+    (folder / "log-key.pem").write_bytes(b"k" * (64 * 1024 + 2))
+    begin_new(folder)
+    assert (folder / "log-key.pem").stat().st_size == 64 * 1024
+
+
+@FORKS
+def test_what_a_run_has_moved_away_is_not_named_as_the_old_log(tmp_path: Path) -> None:
+    """It was ended after that."""
+    folder = half_begun(tmp_path)
+    (folder.with_name("audit.old1") / "evidence").mkdir(parents=True)
+    assert begin_new(folder).kept == folder.with_name("audit.old")
+
+
+@FORKS
+def test_a_folder_behind_a_link_is_begun_and_finished_where_it_is(tmp_path: Path) -> None:
+    folder = half_begun(tmp_path)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert is_half_begun(link)
+    assert begin_new(link).kept == folder.with_name("audit.old")
+    assert link.is_symlink()
+    write(folder, CertifiedLog().lines)
+    assert begin_new(link).kept == folder.with_name("audit.old1")
+    assert not is_half_begun(link)
