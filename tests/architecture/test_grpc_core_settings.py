@@ -1,4 +1,4 @@
-"""Every program silences gRPC's C core before anything can import `grpc`."""
+"""Every program sets gRPC's C core before anything can import `grpc`: quiet, and out of forks."""
 
 import ast
 import subprocess
@@ -32,6 +32,25 @@ try:
     asyncio.run(main())
 except aio.AioRpcError:
     print("refused with", os.environ["GRPC_VERBOSITY"])
+"""
+FORK = f"""
+import os, {FIRST}
+import asyncio
+from grpc import aio
+
+async def main():
+    server = aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with aio.insecure_channel(f"127.0.0.1:{{port}}") as channel:
+        await channel.channel_ready()
+        child = os.fork()
+        if not child:
+            os._exit(len(os.listdir("/proc/self/task")))
+        print("threads:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    await server.stop(None)
+
+asyncio.run(main())
 """
 
 
@@ -68,3 +87,16 @@ def test_the_core_says_nothing_unless_asked(asked: str | None, *, lines: bool) -
     )
     assert run.stdout == f"refused with {asked or 'NONE'}\n"
     assert bool(run.stderr) is lines, run.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_child_that_is_forked_beside_calls_has_no_threads_of_the_core() -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=True,
+    )
+    assert run.stdout == "threads: 1\n", run.stderr
