@@ -5,7 +5,7 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -71,6 +71,7 @@ class Console:
 
     world: ApiWorld
     browser: Browser
+    launch: Callable[[], Awaitable[Browser]]
 
     @property
     def base(self) -> str:
@@ -79,6 +80,8 @@ class Console:
     @asynccontextmanager
     async def looking(self, seen: Seen | None = None, **options: Any) -> AsyncIterator[Page]:
         """A page of a browser that is logged in."""
+        if not self.browser.is_connected():  # it ended in the test before
+            self.browser = await self.launch()
         found = seen or Seen()
         options = {"viewport": DESK, "ignore_https_errors": True, **options}
         context = await self.browser.new_context(base_url=self.base, **options)
@@ -125,12 +128,22 @@ async def console(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Con
     async with api_world(folder, others=Rate(1e6, 10**6), stream_s=20.0) as world:
         await fill(world)
         async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(
-                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-            )
-            yield Console(world, browser)
-            await browser.close()
+
+            async def launch() -> Browser:
+                return await playwright.chromium.launch(
+                    executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+                )
+
+            made = Console(world, await launch(), launch)
+            yield made
+            await made.browser.close()
         assert world.failures == []
+
+
+async def test_a_browser_that_ended_is_a_fault_of_one_test(console: Console) -> None:
+    await console.browser.close()
+    async with console.looking() as page:
+        await _go(page, "/")
 
 
 async def test_pages_are_accessible_to_axe(console: Console) -> None:

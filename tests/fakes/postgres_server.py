@@ -4,7 +4,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from tests.fakes.ports import held_port
 from tests.hang import HANG_S
 
 USER = "gpu exporter"
@@ -22,10 +22,18 @@ PASSWORD = "pa'ss \\word\"1"  # noqa: S105 - quotes, blank and backslash: what b
 DATABASE = "postgres"
 _PACKAGES = Path("/usr/lib/postgresql")
 _OTHERS = ("postgres", "nobody")
+_OTHERS_END = "is still in use"
+"""Processes of a server that was killed have not ended yet, says the next one."""
+_LAST = 30
+"""Lines of its log that are shown."""
 
 
 class NoPostgresError(RuntimeError):
     """The machine has none."""
+
+
+class PostgresEndedError(RuntimeError):
+    """It ended where it should run; says how, and what it wrote last."""
 
 
 def _program(name: str) -> Path:
@@ -57,8 +65,22 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start and wait until it answers."""
-        log = (self.folder / "log").open("ab")
-        with log:
+        ends = time.monotonic() + HANG_S
+        self._launch()
+        while True:
+            try:
+                self.connected().close()
+            except psycopg.OperationalError:
+                if self._has_ended() and _OTHERS_END in self._end() and time.monotonic() < ends:
+                    self._launch()
+                elif self._has_ended() or time.monotonic() > ends:
+                    raise PostgresEndedError(self._end()) from None
+                time.sleep(0.05)
+            else:
+                return
+
+    def _launch(self) -> None:
+        with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
                     _program("postgres"),
@@ -73,16 +95,28 @@ class PostgresServer:
                 group=None if self.user is None else self.user.pw_gid,
                 extra_groups=None if self.user is None else (),
             )
-        ends = time.monotonic() + HANG_S
-        while True:
-            try:
-                self.connected().close()
-            except psycopg.OperationalError:
-                if self.process.poll() is not None or time.monotonic() > ends:
-                    raise RuntimeError((self.folder / "log").read_text()) from None
-                time.sleep(0.05)
-            else:
-                return
+
+    def _has_ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator["PostgresServer"]:
+        """For one test: without tables, and running, even if it ended in the test before.
+
+        A server that ends meanwhile is a fault of this test alone.
+        """
+        if self._has_ended():
+            self.start()
+        self.do("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        yield self
+        if self._has_ended():
+            raise PostgresEndedError(self._end())
+
+    def _end(self) -> str:
+        """How it ended, and what it wrote last."""
+        status = None if self.process is None else self.process.returncode
+        lines = (self.folder / "log").read_text().splitlines()
+        return "\n".join([f"PostgreSQL, exit status {status}, wrote last:", *lines[-_LAST:]])
 
     def stop(self) -> None:
         """End it at once, as a crash would."""
@@ -159,18 +193,12 @@ def postgres_server() -> Iterator[PostgresServer]:
         )
         if done.returncode:
             raise RuntimeError(done.stderr)
-        server = PostgresServer(folder, _free_port(), user)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
+        with held_port() as port:
+            server = PostgresServer(folder, port, user)
+            server.start()
+            try:
+                yield server
+            finally:
+                server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

@@ -73,8 +73,7 @@ async def http(_request: pytest.FixtureRequest) -> AsyncIterator[Destination]:
 
 @contextlib.asynccontextmanager
 async def postgres(request: pytest.FixtureRequest) -> AsyncIterator[Destination]:
-    server: PostgresServer = request.getfixturevalue("postgres_running")
-    server.do("DROP TABLE IF EXISTS gpu")
+    running: PostgresServer = request.getfixturevalue("postgres_running")
 
     def target(port: int) -> PostgresTarget:
         return PostgresTarget(
@@ -87,18 +86,18 @@ async def postgres(request: pytest.FixtureRequest) -> AsyncIterator[Destination]
             auto_migrate=True,
         )
 
-    yield Destination(
-        PostgresExporter(target(server.port)),
-        lambda: [x for (x,) in server.rows("SELECT record_key FROM gpu ORDER BY id")],
-        PostgresExporter(target(9)),
-    )
+    with running.fresh() as server:
+        yield Destination(
+            PostgresExporter(target(server.port)),
+            lambda: [x for (x,) in server.rows("SELECT record_key FROM gpu ORDER BY id")],
+            PostgresExporter(target(9)),
+        )
 
 
 @contextlib.asynccontextmanager
 async def s3(request: pytest.FixtureRequest) -> AsyncIterator[Destination]:
-    server: S3Server = request.getfixturevalue("s3_running")
-    server.empty()
-    with pytest.MonkeyPatch.context() as patch:
+    running: S3Server = request.getfixturevalue("s3_running")
+    with pytest.MonkeyPatch.context() as patch, running.fresh() as server:
         for name, value in server.environment.items():
             patch.setenv(name, value)
         yield Destination(

@@ -34,11 +34,11 @@ def running() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    running.empty()
+def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
-    return running
+    with running.fresh():
+        yield running
 
 
 def exporter(server: S3Server, **changes: Any) -> S3Exporter:

@@ -76,10 +76,9 @@ def running() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def server(running: PostgresServer) -> PostgresServer:
-    running.do("DROP SCHEMA public CASCADE")
-    running.do("CREATE SCHEMA public")
-    return running
+def server(running: PostgresServer) -> Iterator[PostgresServer]:
+    with running.fresh():
+        yield running
 
 
 def target(server: PostgresServer, **changes: Any) -> PostgresDatabase:
