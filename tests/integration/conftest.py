@@ -8,6 +8,7 @@ import pytest
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.ports import held_port
 from tests.fakes.running_controller import TD
 
 
@@ -21,6 +22,13 @@ async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
 def workload_api(tmp_path: Path) -> Iterator[InsecureWorkloadApi]:
     with InsecureWorkloadApi(tmp_path, TD) as made:
         yield made
+
+
+@pytest.fixture
+def own_port() -> Iterator[int]:
+    """Nobody listens there but who is told to."""
+    with held_port() as port:
+        yield port
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -215,11 +214,9 @@ def test_a_refusal_of_the_controller_comes_through_the_tunnel(
     assert capsys.readouterr().err == "gpuwarden: no node 'nope'\n"
 
 
-def test_nobody_listens(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_listens(serve: Serve, own_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     world = serve()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        target = f"127.0.0.1:{free.getsockname()[1]}"
-    assert run(["nodes", "--server", target, *world.files(world.ca)]) == 5
+    assert run(["nodes", "--server", f"127.0.0.1:{own_port}", *world.files(world.ca)]) == 5
     assert "unreachable: " in capsys.readouterr().err
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 import re
-import socket
 from dataclasses import replace
 from typing import Any
 
@@ -256,9 +255,9 @@ async def says(port: int, text: str) -> None:
 
 
 async def test_the_cluster_s_policy_counts_and_no_agent_is_heard_before_it_is_known(
-    cluster: FakeCluster,
+    cluster: FakeCluster, own_port: int
 ) -> None:
-    objects, port = "attestationpolicies", free_port()
+    objects, port = "attestationpolicies", own_port
     is_open = asyncio.Event()
 
     async def write_late() -> bool:
@@ -301,14 +300,8 @@ async def test_the_cluster_s_policy_counts_and_no_agent_is_heard_before_it_is_kn
     assert len(taken) == len(set(taken)) == 2
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-async def test_it_ends_while_it_waits_for_a_policy(cluster: FakeCluster) -> None:
-    port, stop = free_port(), asyncio.Event()
+async def test_it_ends_while_it_waits_for_a_policy(cluster: FakeCluster, own_port: int) -> None:
+    port, stop = own_port, asyncio.Event()
 
     async def end() -> None:
         await says(port, "policy: AttestationPolicy/cluster: got nothing")

@@ -6,7 +6,6 @@ read its bundle when it started.
 
 import asyncio
 import base64
-import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -556,14 +555,12 @@ async def test_a_first_installation_needs_nothing_but_the_rights(
 
 
 async def test_listeners_wait_for_their_certificates_and_readiness_says_for_which(
-    cluster: FakeCluster,
+    cluster: FakeCluster, own_port: int
 ) -> None:
     """A malformed Secret is named and left alone; without it the controller goes on."""
     broken = {"metadata": {"name": "gpuwarden-webhook-tls", "namespace": NAMESPACE}, "data": {}}
     cluster.api.create("secrets", broken)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        ops = f"127.0.0.1:{free.getsockname()[1]}"
+    ops = f"127.0.0.1:{own_port}"
     seen: list[str] = []
 
     async def look() -> bool | None:

@@ -188,14 +188,12 @@ async def test_a_server_that_speaks_no_h2_is_refused() -> None:
 
 
 async def test_a_server_that_refuses_our_svid_is_distinguished_from_one_that_is_away(
-    server: EchoServer,
+    server: EchoServer, own_port: int
 ) -> None:
     foreign = InsecureCa("example.org")
     client = new_svid(foreign, AGENT, ROOT.certificate)
     assert await refused(Tunnel(client, "127.0.0.1", server.port, EXPECTED)) is DialFailure.REFUSED
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    tunnel = Tunnel(CLIENT, "127.0.0.1", port, EXPECTED)
+    tunnel = Tunnel(CLIENT, "127.0.0.1", own_port, EXPECTED)
     assert await refused(tunnel) is DialFailure.UNREACHABLE
 
 
@@ -375,12 +373,11 @@ async def test_a_connection_too_many_is_refused(
 
 
 async def test_the_same_failure_is_logged_once_and_counted_each_time(
-    caplog: pytest.LogCaptureFixture,
+    own_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
     failures: list[DialFailure] = []
-    async with Tunnel(CLIENT, "127.0.0.1", port, EXPECTED, on_failure=failures.append) as tunnel:
+    dialled = Tunnel(CLIENT, "127.0.0.1", own_port, EXPECTED, on_failure=failures.append)
+    async with dialled as tunnel:
 
         async def knock() -> None:
             async with knocking(tunnel) as (reader, _writer):
