@@ -330,7 +330,7 @@ async def test_a_serial_that_no_node_shows_any_more_is_found_in_the_log(world: A
 
 async def test_changes_come_as_events(tmp_path: Path) -> None:
     async with (
-        api_world(tmp_path, stream_s=2.5) as world,
+        api_world(tmp_path, stream_s=10 * HANG_S) as world,
         world.session("reader") as client,
         client.get("/v1/events") as answer,
     ):
@@ -338,8 +338,10 @@ async def test_changes_come_as_events(tmp_path: Path) -> None:
         await answer.content.readuntil(b": connected\n\n")
         world.fleet = fleet(healthy("gpu-1", gpus=4), healthy("gpu-9", gpus=1))
         await world.reserve()
-        rest = (await answer.content.read()).decode()
-    events = [x.split("\n") for x in rest.strip().split("\n\n") if x.startswith("event")]
+        events: list[list[str]] = []
+        while len(events) < 3:
+            said = (await answer.content.readuntil(b"\n\n")).decode()
+            events += [said.split("\n")] if said.startswith("event") else []
     assert [x[0] for x in events] == ["event: node", "event: node", "event: reservations"]
     told = [json.loads(x[1].removeprefix("data: ")) for x in events[:2]]
     assert [(x["name"], x["state"]) for x in told] == [("gpu-2", "gone"), ("gpu-9", "eligible")]
@@ -347,7 +349,7 @@ async def test_changes_come_as_events(tmp_path: Path) -> None:
 
 async def test_nobody_takes_the_streams_of_all(tmp_path: Path) -> None:
     async with (
-        api_world(tmp_path, stream_s=30.0, others=Rate(100, 100)) as world,
+        api_world(tmp_path, stream_s=10 * HANG_S, others=Rate(100, 100)) as world,
         AsyncExitStack() as open_,
     ):
         world.rights.add(("anna", INSPECT))

@@ -22,13 +22,14 @@ from controller.kube.objects.enrollments import (
     KubernetesEnrollmentStore,
     enrollment_object,
 )
-from gpuwarden.clock import SystemClock
+from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client, in_cluster
 from tests.contracts.enrollment_store import FULL, RELEASED, EnrollmentStoreContract
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
+from tests.fakes.running_controller import MovableClock
 
 COLLECTION = "nodeenrollments"
 _SECOND = 1_000_000_000
@@ -39,15 +40,17 @@ Opened = Callable[..., contextlib.AbstractAsyncContextManager[KubernetesEnrollme
 def opened(server: FakeApiServer, tmp_path: Path) -> Opened:
     @contextlib.asynccontextmanager
     async def opening(
-        *, stale_s: float = 60.0, silence_s: float = 20.0, first_read_s: float = 10.0
+        *,
+        clock: Clock = SystemClock(),  # noqa: B008 -- has no state
+        silence_s: float = 20.0,
+        first_read_s: float = 10.0,
     ) -> AsyncIterator[KubernetesEnrollmentStore]:
-        clock = SystemClock()
         api, transport = api_client(in_cluster(tmp_path / "sa", server), clock, page_objects=100)
         store = KubernetesEnrollmentStore(
             api,
             clock=clock,
             instruments=Instruments(Process.CONTROLLER, "test"),
-            stale_after_ns=int(stale_s * _SECOND),
+            stale_after_ns=60 * _SECOND,
             pace=Pace(watch_s=30, silence_s=silence_s, pause_factor=0.02),
             jitter=lambda: 0.5,
             first_read_s=first_read_s,
@@ -200,20 +203,15 @@ class TestTrouble:
     async def test_a_server_that_is_gone_makes_it_stale_and_unwritable(
         self, server: FakeApiServer, opened: Opened
     ) -> None:
-        async with opened(stale_s=0.5) as store:
+        clock = MovableClock()
+        async with opened(clock=clock) as store:
             await store.create_if_absent(FULL)
             await server.stop()
-
-            async def stale() -> bool | None:
-                try:
-                    await store.load()
-                except EnrollmentUnavailableError as error:
-                    return "not confirmed for too long" in str(error) or None
-                return None
-
-            await eventually(stale, "it is stale")
+            clock.ahead_ns = 61 * _SECOND
+            with pytest.raises(EnrollmentUnavailableError, match="not confirmed for too long"):
+                await store.load()
             assert store.snapshot().records["gpu-1"] == FULL
-            assert store.snapshot().fresh_until_ns <= SystemClock().boottime_ns()
+            assert store.snapshot().fresh_until_ns <= clock.boottime_ns()
             with pytest.raises(EnrollmentUnavailableError, match="gpu-1: no answer"):
                 await store.compare_and_set(FULL, RELEASED)
             with pytest.raises(EnrollmentUnavailableError, match="gpu-2: no answer"):
