@@ -51,6 +51,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 from tests.fakes.listener import SeenConnections
 from tests.fakes.token_reviewer import FakeTokenReviewer, token_of
+from tests.hang import HANG_S, PATIENT
 
 TD = "example.org"
 SHOP = "system:serviceaccount:monitoring:shop"
@@ -245,7 +246,7 @@ class ApiWorld(SeenConnections):
             f"https://localhost:{self.port}",
             connector=aiohttp.TCPConnector(ssl=context),
             headers=headers,
-            timeout=aiohttp.ClientTimeout(total=20),
+            timeout=aiohttp.ClientTimeout(total=HANG_S),
         ) as made:
             yield made
 
@@ -312,7 +313,7 @@ async def api_world(
 ) -> AsyncIterator[ApiWorld]:
     world = ApiWorld(folder)
     certificate, key = world.web.issue("api", server=True)
-    bounds = ApiLimits(**limits)
+    bounds = ApiLimits(**{"answer_s": HANG_S, **PATIENT, **limits})
     reviews = TokenReviews(
         world.reviewer, boottime_ns=world.clock.boottime_ns, reviewed=lambda _result: None
     )

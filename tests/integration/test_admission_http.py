@@ -23,6 +23,7 @@ from tests.builders.admission_reviews import patch_of, review_json
 from tests.builders.admitted_pods import UUIDS, mutate, new_pod, patched
 from tests.builders.web_certificates import WebCa
 from tests.fakes.admission import AdmissionMeasurements, AdmissionWorld
+from tests.hang import HANG_S, PATIENT
 
 BINDING_WEBHOOK = "/mutate/bindings"
 
@@ -41,7 +42,7 @@ class Webhooks:
         if pair is not None:
             context.load_cert_chain(*pair)
         connector = aiohttp.TCPConnector(ssl=context)
-        timeout = aiohttp.ClientTimeout(total=20)
+        timeout = aiohttp.ClientTimeout(total=HANG_S)
         async with aiohttp.ClientSession(
             f"https://localhost:{self.port}", connector=connector, timeout=timeout
         ) as made:
@@ -67,7 +68,8 @@ async def serving(
     files = TlsFiles(folder / "tls.crt", folder / "tls.key", ca.file)
     for source, target in zip(pair, (files.certificate, files.private_key), strict=True):
         shutil.copy(source, target)
-    measurements, bounds = AdmissionMeasurements(), AdmissionLimits(**limits)
+    measurements = AdmissionMeasurements()
+    bounds = AdmissionLimits(**{**PATIENT, **limits})
     webhooks = AdmissionWebhooks(
         {**AdmissionWorld({"team-a"}).webhooks(report=report).handlers(), **(others or {})},
         metrics=measurements,

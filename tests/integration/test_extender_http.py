@@ -27,7 +27,7 @@ from gpuwarden.settings.values import Address
 from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json
 from tests.fakes.placement import Measurements, Sink, World, args, victims
-from tests.hang import HANG_S
+from tests.hang import HANG_S, PATIENT
 
 MANAGED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
 VICTIM = {"Pods": [{"UID": "u1"}], "NumPDBViolations": 0}
@@ -63,13 +63,14 @@ class Running:
 
 @pytest.fixture
 async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HANG_S)) as session:
         yield session
 
 
 @asynccontextmanager
 async def serving(verbs: ExtenderVerbs | None = None, **limits: Any) -> AsyncIterator[Running]:
-    running = Running(verbs or World(fleet(healthy("n1"))).verbs(), ExtenderLimits(**limits))
+    bounds = ExtenderLimits(**{**PATIENT, **limits})
+    running = Running(verbs or World(fleet(healthy("n1"))).verbs(), bounds)
     _, running.port = await running.server.start()
     try:
         yield running

@@ -38,7 +38,7 @@ from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json
 from tests.builders.web_certificates import WebCa
 from tests.fakes.placement import Measurements, Sink, World, args
-from tests.hang import HANG_S
+from tests.hang import HANG_S, PATIENT
 
 BODY = args(pod_json({"gpuwarden.dev/required-hash": hash_of("a")}), "n1", "n2")
 
@@ -70,7 +70,7 @@ async def running(
     first = ca.issue("one", server=True)
     shutil.copy(first[0], files.certificate)
     shutil.copy(first[1], files.private_key)
-    bounds, measurements = ExtenderLimits(**limits), Measurements()
+    bounds, measurements = ExtenderLimits(**{**PATIENT, **limits}), Measurements()
     extender = Extender(
         World(fleet(healthy("n1"))).verbs(), note=Sink().note, metrics=measurements, limits=bounds
     )
@@ -107,7 +107,7 @@ def context(tls: Tls, pair: tuple[Path, Path] | None) -> ssl.SSLContext:
 @asynccontextmanager
 async def session(tls: Tls, pair: tuple[Path, Path] | None) -> AsyncIterator[aiohttp.ClientSession]:
     connector = aiohttp.TCPConnector(ssl=context(tls, pair))
-    timeout = aiohttp.ClientTimeout(total=20)
+    timeout = aiohttp.ClientTimeout(total=HANG_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as made:
         yield made
 
@@ -152,7 +152,7 @@ async def test_nobody_else_is(tls: Tls) -> None:
 
 
 async def test_plain_http_gets_nothing(tls: Tls) -> None:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as client:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HANG_S)) as client:
         with pytest.raises(aiohttp.ClientError):
             await client.post(f"http://127.0.0.1:{tls.port}/filter", json=BODY)
     assert tls.measurements.answers == []
