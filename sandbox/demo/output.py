@@ -6,12 +6,12 @@ Whoever closes the terminal, or the program that reads, ends the demo: `say` rai
 import logging
 import os
 import select
-import sys
 import textwrap
 from typing import Final
 
 WIDTH: Final = 80
 _STDOUT: Final = 1
+_STDERR: Final = 2
 
 
 class NobodyReadsError(Exception):
@@ -43,14 +43,21 @@ def say_as_it_is(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, _STDOUT)
-        os.close(nowhere)
+        _lead_nowhere()
         raise NobodyReadsError(str(error)) from None
 
 
-def is_read() -> bool:
-    """Whether the terminal, pipe or file behind standard output is still there."""
+def is_read(stream: int = _STDOUT) -> bool:
+    """Whether the terminal, pipe or file behind it is still there."""
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
+    poll.register(stream, 0)
     return not poll.poll(0)
+
+
+def _lead_nowhere() -> None:
+    """Let what was not read go nowhere: Python tries again at its end, and exits with 120 then."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDOUT)
+    if not is_read(_STDERR):
+        os.dup2(nowhere, _STDERR)
+    os.close(nowhere)
