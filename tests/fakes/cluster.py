@@ -38,9 +38,11 @@ ONE_ROUND: dict[str, Any] = {
 """No second challenge comes by itself within a test."""
 MANY_ROUNDS: dict[str, Any] = {
     "attestation__interval": "1s",
-    "attestation__challengeTtl": "1s",
+    "attestation__challengeTtl": "3s",
     "attestation__lease": "10s",
 }
+"""An answer that comes too late ends the stream, and the agent says nothing more: after a second a
+busy machine was too late."""
 ENV_POLICY = """\
 apiVersion: config.gpuwarden.dev/v1alpha1
 kind: Policy

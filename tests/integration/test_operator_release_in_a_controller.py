@@ -9,7 +9,7 @@ from gpuwarden.evidence.model import GpuProcess
 from tests.fakes.cluster import FakeCluster, LiveCluster, answering
 from tests.fakes.eventually import eventually
 
-TIMES = {"attestation__lease": "3s"}
+TIMES = {"attestation__challengeTtl": "1s", "attestation__lease": "3s"}
 
 
 class Shell:
