@@ -116,7 +116,7 @@ def readiness(facts: ReadinessFacts) -> Readiness:
 
 @dataclass(frozen=True, slots=True)
 class ListenerState:
-    """What a listener over HTTPS shows its clients, and demands of them."""
+    """What a listener with certificates from files shows its clients, and demands of them."""
 
     name: str
     certificates: str

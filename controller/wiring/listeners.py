@@ -196,12 +196,14 @@ class Listeners:
         return (*(text for one in self._http for text in one.warnings()), *people)
 
     def states(self) -> tuple[ListenerState, ...]:
-        """What those over HTTPS show and demand."""
-        return tuple(
+        """What those with certificates from files show and demand."""
+        people = None if self._people is None else self._people.state()
+        states = [
             ListenerState(one.name, one.tls.certificates, one.clients is not None, one.client_ends)
             for one in self._http
             if one.tls is not None
-        )
+        ]
+        return tuple(states) if people is None else (*states, people)
 
     async def set_serving(self, *, ready: bool) -> None:
         """Publish readiness to who asks over gRPC."""

@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from controller.access import Person
 from controller.kube.access.access_config import AUTHORITY_KEY, CERTIFICATES_KEY, TOKENS_KEY
+from controller.operations.readiness import ListenerState
 from controller.people.reviews import AccessReviews, TokenReviews
 from controller.people.roles import Roles
-from controller.recorders.people import PeopleRecorder
+from controller.recorders.people import LISTENER, PeopleRecorder
 from controller.rpc.interceptor import Authenticate, AuthorizationInterceptor, CallObserver
 from controller.rpc.people import certificate_person, token_person
 from controller.rpc.server import AddService, RpcServer, people_server
@@ -107,6 +108,14 @@ class PeopleAccess:
         if self._document is not None:
             tasks["access document"] = self._document.follow()
         return tasks
+
+    def state(self) -> ListenerState | None:
+        """What both serve; None until their files have come."""
+        if self._tls is None:
+            return None
+        return ListenerState(
+            LISTENER, self._tls.certificates, demands_certificate=False, client_ends=None
+        )
 
     def warnings(self) -> tuple[str, ...]:
         """What somebody should know of these listeners."""

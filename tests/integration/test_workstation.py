@@ -376,6 +376,9 @@ async def test_people_verify_the_certificate_that_a_controller_makes_itself(
         await here.reachable(running.addresses)
         found = await here.run(here.with_token("jane"), "status", "-o", "name")
         assert (found.code, found.out) == (3, "controller-0\n"), found  # it has no policy
+        found = await here.run(here.with_token("jane"), "status", "-o", "json")
+        served = {x["name"]: x["certificates"] for x in found.json["listeners"]}
+        assert served["access"] == (folder / "access" / "tls.crt").read_text()
         left = 'gpuwarden_serving_certificate_expires_seconds{listener="access"}'
         assert (await running.metric(left) or 0) > 0
         assert not [x for x in await running.warnings() if x.startswith("access: the serving")]

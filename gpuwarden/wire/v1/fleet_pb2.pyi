@@ -1304,7 +1304,9 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def listeners(self) -> _containers.RepeatedCompositeFieldContainer[Global___Listener]:
-        """Listeners over HTTPS that are configured: extender, admission, api."""
+        """Listeners with certificates from files, as configured: extender, admission, api,
+        access.
+        """
 
     @_builtins.property
     def spire(self) -> Global___SpireServer: ...
@@ -1338,7 +1340,7 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
 class Listener(_message.Message):
-    """What a listener over HTTPS shows its clients and demands of them."""
+    """What a listener with certificates from files shows its clients and demands of them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
