@@ -526,6 +526,8 @@ def test_without_webhooks_the_extender_places_pods(world: World) -> None:
     told(pods, "waits", "HASH_MISMATCH", timeout_s=START_S)
     assert "nodeName" not in pods.get("waits")["spec"]
     world.release.uninstall()
+    for name in ("placed", "waits"):
+        pods.delete(name)  # the next test needs both GPUs
 
 
 GIVEN = {
