@@ -658,7 +658,7 @@ def taken(world: World) -> bool:
     for replica in range(REPLICAS):
         told = json.loads(world.cluster.gpuwarden(replica, "status", "-o", "json"))
         served = {x["name"]: x["certificates"].strip() for x in told["listeners"]}
-        if served != wanted:
+        if not wanted.items() <= served.items():
             return False
     client = files(world, "gpuwarden-extender-client")["tls.crt"]
     inside = world.cluster.lab.node.capsule.path
