@@ -52,7 +52,7 @@ def gpus_of_live_pod(
     return found
 
 
-def parts_among(accepted: Acceptance, gpu: str, keys: frozenset[str]) -> tuple[str, ...]:
+def devices_among(accepted: Acceptance, gpu: str, keys: frozenset[str]) -> tuple[str, ...]:
     """Which of the GPU and its MIG devices are among `keys`."""
     return tuple(x for x in accepted.with_parts(gpu) if key_of(x) in keys)
 

@@ -16,12 +16,12 @@ from controller.explain.pod_document import PodDocument
 from controller.explain.pod_gpus import (
     DELETE,
     DELETE_IF,
+    devices_among,
     given_devices,
     given_gpus,
     gpus_of_live_pod,
     is_of_no_use,
     keys_of,
-    parts_among,
 )
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView
 from controller.ledger.record import Holder, HolderState, Origin, key_of
@@ -490,7 +490,7 @@ def _failed(case: Case, accepted: Acceptance) -> Iterable[str]:
         is_managed=case.managed,
     )
     for gpu in accepted.gpus:
-        if not parts_among(accepted, gpu.uuid, own):
+        if not devices_among(accepted, gpu.uuid, own):
             continue
         if gpu.lost is not None or gpu.unhealthy is not None:
             is_deleted = case.pod is not None and bool(case.pod.deleted_at)

@@ -11,9 +11,9 @@ from typing import Final
 from controller.explain.pod_gpus import (
     DELETE,
     DELETE_IF,
+    devices_among,
     gpus_of_live_pod,
     is_of_no_use,
-    parts_among,
 )
 from controller.explain.stages import listed
 from controller.fleet.directory import DirectorySnapshot
@@ -88,7 +88,7 @@ class GpuFailures:
         for pod in self._managed(name):
             own = _gpus_of(pod, node, ledger)
             for kind in _CODES:
-                mine = [x for x in told if x[0] is kind and parts_among(accepted, x[1], own)]
+                mine = [x for x in told if x[0] is kind and devices_among(accepted, x[1], own)]
                 is_news = any(pod.uid not in told[x] for x in mine)
                 if is_news and count >= MOST_TOLD:
                     continue
@@ -147,13 +147,13 @@ def _clause(
     trouble: _Trouble, gpus: Iterable[GpuView], accepted: Acceptance, own: frozenset[str]
 ) -> str:
     """Of a GPU that is split the pod is told its own MIG devices alone."""
-    names, are_parts = list[str](), True
+    names, are_mig = list[str](), True
     for gpu in gpus:
-        parts = parts_among(accepted, gpu.uuid, own)
-        is_whole = gpu.uuid in parts
-        are_parts = are_parts and not is_whole
-        names += [gpu.uuid] if is_whole else [f"{x} of {gpu.uuid}" for x in parts]
-    word = "MIG device" if are_parts else "GPU"
+        devices = devices_among(accepted, gpu.uuid, own)
+        is_whole = gpu.uuid in devices
+        are_mig = are_mig and not is_whole
+        names += [gpu.uuid] if is_whole else [f"{x} of {gpu.uuid}" for x in devices]
+    word = "MIG device" if are_mig else "GPU"
     one, many = trouble
     if len(names) == 1:
         return f"its {word} {names[0]} {one}"
